@@ -1,0 +1,60 @@
+"""The options that several commands take."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+__all__ = (
+    "Cpus", "Env", "File", "Image", "Memory", "Mount", "Network", "Pull", "Runtime", "variables",
+)  # fmt: skip
+
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory of all processes: 512m, 2g.")
+]
+Cpus = Annotated[str | None, typer.Option(metavar="N", help="CPU cores: 0.5, 2.")]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; alone, as it is here."),
+]
+File = Annotated[
+    list[str] | None,
+    typer.Option("--file", "-f", metavar="SRC[:DEST]", help="Copy a file into the workspace."),
+]
+Mount = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SRC[:DEST]", help="Show a file or directory, read-only."),
+]
+Image = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The image, for containers and pods.")
+]
+Network = Annotated[
+    str | None, typer.Option(metavar="NAME", help="none, or bridge to reach out (container).")
+]
+Runtime = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The OCI runtime (container): runsc.")
+]
+Pull = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Fetch the image: never, missing, always.")
+]
+
+
+def variables(texts: list[str]) -> dict[str, str] | None:
+    """Return the variables that `--env` gave, or None if it gave none.
+
+    Raises:
+        ConfigError: One is to be passed on and is not set here.
+    """
+    from ..errors import ConfigError
+
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise ConfigError(f"--env {name}: there is no such variable here to pass on")
+            value = os.environ[name]
+        found[name] = value
+    return found or None
