@@ -1,0 +1,112 @@
+"""An engine that is restarted with sandboxes alive, and one that is killed in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from ringfence.backend import Backend
+from ringfence.errors import BackendUnreachableError, SandboxError, SandboxLostError
+from ringfence.models import Command
+
+from ..machine import held, nothing_left, processes_with, until_gone
+from .between import Between
+from .conftest import containers
+from .own_engine import OwnEngine
+from .seen import Seen
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(40)]
+
+MARK = "86397.5"
+SLEEP = Command(("sleep", MARK), timeout=100)
+
+
+def test_an_engine_that_is_restarted_with_sandboxes_alive(own_engine: OwnEngine) -> None:
+    """Each of them is lost and says so, the backend goes on, and nothing of them is left."""
+
+    async def main() -> None:
+        before = held()
+        async with containers(own_engine.socket) as backend:
+            boxes = [await backend.create() for _ in range(3)]
+            async with anyio.create_task_group() as group:
+                ends: list[SandboxError] = []
+
+                async def run(number: int) -> None:
+                    with pytest.raises(SandboxLostError) as caught:
+                        await boxes[number].exec(SLEEP)
+                    ends.append(caught.value)
+
+                for number in range(3):
+                    group.start_soon(run, number)
+                await running(3)
+                await anyio.to_thread.run_sync(own_engine.stop)
+            assert len(ends) == 3
+            assert {type(error) for error in ends} == {SandboxLostError}
+            with pytest.raises(BackendUnreachableError):
+                await backend.create()
+            for box in boxes:
+                with pytest.raises(SandboxLostError):
+                    await box.exec("true")
+            await anyio.to_thread.run_sync(own_engine.start)
+            assert (await backend.execute("echo", ["again"])).stdout == b"again\n"
+            for box in boxes:
+                await box.aclose()
+            await watched_again(backend, Seen(own_engine.socket))
+        assert not until_gone(processes_with(MARK))
+        Seen(own_engine.socket).nothing_left()
+        await nothing_left(before)
+        assert len(asyncio.all_tasks()) == 1
+
+    anyio.run(main)
+
+
+async def running(count: int) -> None:
+    with anyio.fail_after(20):
+        while len(processes_with(MARK)) < count:
+            await anyio.sleep(0.05)
+
+
+async def watched_again(backend: Backend, seen: Seen) -> None:
+    """What happens to containers is heard of again from the engine that came back."""
+    sandbox = await backend.create()
+    seen.do(sandbox.id, "kill")
+    with pytest.raises(SandboxLostError) as caught:
+        await sandbox.exec(SLEEP)
+    assert caught.value.cause == "killed"
+
+
+@pytest.mark.parametrize("moment", ["create", "attach", "start"])
+def test_an_engine_that_is_killed_in_the_middle_of_making_one(
+    own_engine: OwnEngine, moment: str
+) -> None:
+    """A typed error at once; and whatever it had made is gone when it is there again."""
+
+    async def main() -> None:
+        before = held()
+        between = Between(own_engine.socket, str(own_engine.place / "between"))
+
+        def kill(request: str) -> None:
+            if request == moment:
+                own_engine.kill()
+
+        async with between.serve():
+            async with containers(between.path) as backend:
+                other = await backend.create()
+                between.on_request = kill
+                with pytest.raises(BackendUnreachableError):
+                    await backend.create()
+                between.on_request = lambda _: None
+                with pytest.raises(SandboxLostError) as caught:
+                    await other.exec(SLEEP)
+                assert "engine" in caught.value.cause
+            await anyio.to_thread.run_sync(own_engine.start)
+            async with containers(between.path) as backend:
+                assert (await backend.execute("echo", ["again"])).stdout == b"again\n"
+        Seen(own_engine.socket).nothing_left(seconds=20)
+        assert not until_gone(processes_with(MARK))
+        await nothing_left(before)
+        assert len(asyncio.all_tasks()) == 1
+
+    anyio.run(main)
