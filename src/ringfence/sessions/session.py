@@ -1,0 +1,424 @@
+"""A session: the sandbox of one execution, made when it is first needed."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from ..backend import Sandbox
+from ..errors import FileMissingError, SandboxClosedError, SandboxLostError, WorkspaceError
+from ..events import Operation, Value
+from ..leases import Hold
+from ..models import Command, Exit, FileInfo, SandboxSpec, new_sandbox_id
+from ..policy import Plan
+from ..process import HOST_SLACK, Launch, Process
+from .background import BackgroundCommands
+from .home import Home
+from .process import SessionProcess, host_deadline
+
+__all__ = ("Session",)
+
+
+class Session(Sandbox):
+    """The sandbox of one execution, as all its calls see it.
+
+    It is a `Sandbox` like any other, but there is nothing behind it until its first use, and when
+    what was behind it has died or come to its end, that is told once, by a `SandboxLostError`; the
+    call after that gets a new sandbox, and `Result.workspace_is_new` says so. It ends with
+    `aclose`, which is what `SessionManager.destroy_execution` does.
+    """
+
+    execution_id: str
+    """The execution that it belongs to."""
+    tenant_id: str
+    """Whose execution it is."""
+    plan: Plan
+    """What the tenant may have."""
+    generation: int
+    """How many sandboxes it has had in this worker; 0 before the first use."""
+
+    keeps_deadlines = True  # its processes do, also where the backend's own don't
+
+    def __init__(
+        self,
+        home: Home,
+        tenant_id: str,
+        execution_id: str,
+        *,
+        plan: Plan,
+        spec: SandboxSpec,
+        idle_timeout: float,
+        forget: Callable[[Session], None],
+    ) -> None:
+        self.backend = home.backend.name
+        self.id = new_sandbox_id()
+        self.spec = spec
+        self.limits = home.limits(spec)
+        self.capabilities = home.backend.capabilities
+        self.tenant_id = tenant_id
+        self.execution_id = execution_id
+        self.plan = plan
+        self.generation = 0
+        self.last_used = time.monotonic()
+        self.hold: Hold | None = None
+        self._home = home
+        self._idle_timeout = idle_timeout
+        self._forget = forget
+        self._box: Sandbox | None = None
+        self._born = 0.0
+        self._first_command = False
+        self._untold: SandboxLostError | None = None
+        self._told: Exception | None = None  # the last that a call has raised
+        self._running: dict[SessionProcess, float] = {}
+        self._users = 0  # that say themselves when they are done
+        self._end_of: WeakKeyDictionary[Sandbox, SandboxLostError] = WeakKeyDictionary()
+        self._lock = anyio.Lock()
+        self._closed = False
+        self._background = BackgroundCommands(
+            self._start_unheard,
+            self._not_told,
+            self._destroy,
+            lambda: home.tasks,
+        )
+
+    @property
+    def background(self) -> BackgroundCommands:
+        """The commands in it that run on while nobody waits for them."""
+        return self._background
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a sandbox behind it now."""
+        return self._box is not None
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether an earlier sandbox of the execution is gone, here or in a worker that died."""
+        return self.generation > 1 or (self.hold is not None and self.hold.lease.taken_over)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the execution has been destroyed."""
+        return self._closed
+
+    async def ensure(self) -> None:
+        """Make the sandbox now, unless there is one.
+
+        Raises:
+            SandboxLostError: The one that there was has ended, and nobody was told yet.
+            SessionElsewhereError: Another live worker holds the execution.
+            LimitError: The tenant has as many sandboxes as its plan allows.
+            LeaseStoreError: The store of leases does not answer.
+            CreateError: It could not be made; nothing is left of the attempt.
+        """
+        await self._ready()
+
+    # Its life.
+
+    async def _ready(self) -> Sandbox:
+        box, hold = self._box, self.hold
+        if box is None or hold is None or hold.lost or not self._home.is_confirmed():
+            box = await self._make()
+        self.last_used = time.monotonic()
+        return box
+
+    async def _make(self) -> Sandbox:
+        async with self._lock:
+            self._check_open()
+            if self.hold is not None and self.hold.lost:
+                await self._end("another worker has taken its lease over")
+            if self._untold is not None:
+                untold, self._untold = self._untold, None
+                raise untold
+            self._home.check_confirmed()
+            if self._box is None:
+                if self.hold is None:
+                    self.hold = await self._home.acquire(
+                        self.tenant_id, self.execution_id, self.plan
+                    )
+                await self._create(self.hold)
+            assert self._box is not None
+            return self._box
+
+    async def _create(self, hold: Hold) -> None:
+        about = self._about()
+        try:
+            with self._home.events.operation("sandbox.create", about):
+                labels = self._home.labels(hold, self.limits.max_age)
+                box = await self._home.make(self.spec, labels)
+                about["sandbox"] = box.id
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._let_go()
+            raise
+        self._box, self._born = box, time.monotonic()
+        self.id, self.workspace, self.limits = box.id, box.workspace, box.limits
+        self.generation += 1
+        self._first_command = True
+
+    async def _let_go(self) -> None:
+        """Give the lease up, when there is nothing left that it could stand for."""
+        hold, self.hold = self.hold, None
+        if hold is not None:
+            await self._home.release(hold)
+
+    async def _end(self, cause: str) -> None:
+        """End what is behind it, to be told by the next call."""
+        box, self._box = self._box, None
+        if box is not None:
+            self._untold = self._end_of[box] = SandboxLostError(
+                f"the sandbox of execution {self.execution_id!r} has ended: {cause}",
+                cause=cause,
+                backend=self.backend,
+                hint="the next call gets a new one, with an empty workspace",
+            )
+            await self._unmake(box, cause)
+        await self._let_go()
+
+    async def _unmake(self, box: Sandbox, cause: str) -> None:
+        about = self._about() | {"sandbox": box.id, "cause": cause}
+        with self._home.events.operation("sandbox.end", about):
+            await self._home.unmake(box)
+
+    async def _lose(
+        self, box: Sandbox, error: SandboxLostError | SandboxClosedError, heard: bool = True
+    ) -> None:
+        """Let go of a sandbox that has died under a call, whose error tells it.
+
+        Args:
+            box: The sandbox.
+            error: What the call is told.
+            heard: Whether somebody waits for the call.
+
+        Raises:
+            SandboxLostError: It was ended while the call went on, and this says why.
+        """
+        if self._box is not box:
+            told = self._end_of.get(box)
+            if told is not None and told is not error:
+                self._note_told(told, heard)
+                raise told from error
+            self._note_told(error, heard)
+        elif isinstance(error, SandboxLostError):
+            self._box = None
+            self._end_of[box] = error
+            self._note_told(error, heard)
+            with anyio.CancelScope(shield=True):
+                await self._unmake(box, error.cause)
+
+    def _note_told(self, error: Exception, heard: bool) -> None:
+        if heard:
+            self._told = error
+            if error is self._untold:
+                self._untold = None
+
+    def _not_told(self, error: SandboxLostError) -> None:
+        """Keep the news of a sandbox's end for the next call, unless a call has been told."""
+        if self._box is None and self._untold is None and not self._closed:
+            self._untold = None if error is self._told else error
+
+    def tell_later(self, error: SandboxLostError) -> None:
+        """Keep the end of its sandbox for the next call: what has met it can tell nobody."""
+        self._not_told(error)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep it from being called idle while a block runs, whatever runs in the sandbox."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self.last_used = time.monotonic()
+
+    def overdue(self, now: float) -> str | None:
+        """Return why it must end now, or None if it need not."""
+        if self.hold is not None and self.hold.lost:
+            return "another worker has taken its lease over"
+        if self._box is None and self.hold is None:
+            return None
+        if self._box is not None and now - self._born >= (self.limits.max_age or math.inf):
+            return "maximum age"
+        self._running = {one: end for one, end in self._running.items() if end > now}
+        busy = self._running or self._users or self._background.running
+        if now - self.last_used >= self._idle_timeout and not busy:
+            return f"not used for {self._idle_timeout:g} s"
+        return None
+
+    async def end_if_overdue(self) -> None:
+        """End the sandbox if it has been idle for too long, is too old, or is another's now."""
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                cause = self.overdue(time.monotonic())
+                if cause is not None:
+                    await self._end(cause)
+
+    async def aclose(self) -> None:
+        """Destroy the execution; when this returns, nothing of it runs. Safe to call again."""
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                box, self._box = self._box, None
+                if box is not None:
+                    await self._unmake(box, "destroyed")
+                self._background._end_all("destroyed")
+                await self._let_go()
+        self._forget(self)
+
+    async def _destroy(self, cause: str) -> None:
+        box = self._box
+        if box is not None:
+            await box._destroy(cause)
+            await self._lose(box, SandboxLostError(cause, cause=cause))
+
+    async def _ping(self) -> None:
+        self._check_open()
+        box = self._box
+        if box is not None:
+            try:
+                await box._ping()
+            except (SandboxLostError, SandboxClosedError) as error:
+                await self._lose(box, error)
+                raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError(
+                f"execution {self.execution_id!r} has been destroyed",
+                backend=self.backend,
+                hint="ask the manager for a session again",
+            )
+
+    # Its commands.
+
+    async def _start(self, launch: Launch) -> Process:
+        box = await self._ready()
+        operation = self._told_start(launch)
+        deadline = host_deadline(launch, box.keeps_deadlines)
+        try:
+            inner = await self._started(box, launch, deadline)
+        except (SandboxLostError, SandboxClosedError) as error:
+            self._home.events.end(operation, error)
+            await self._lose(box, error)
+            raise
+        except BaseException as error:
+            self._home.events.end(operation, error)
+            raise
+        is_new, self._first_command = self._first_command, False
+        ended = partial(self._process_ended, operation)
+        process = SessionProcess(inner, partial(self._lose, box), ended, deadline, is_new)
+        if launch.timeout is not None:
+            # One that is bound by the sandbox's age alone keeps nobody from calling it idle.
+            end = self.last_used + launch.timeout + launch.kill_grace + HOST_SLACK
+            self._running[process] = end
+        return process
+
+    async def _start_unheard(self, command: Command, stdin_open: bool) -> Process:
+        """Start a command that nobody waits for, and whose end nobody may hear of."""
+        process = await self.start(command, stdin_open=stdin_open)
+        assert isinstance(process, SessionProcess)
+        process.is_heard = False
+        return process
+
+    async def _started(self, box: Sandbox, launch: Launch, deadline: float | None) -> Process:
+        if deadline is None:
+            return await box._start(launch)
+        with anyio.CancelScope(deadline=deadline):
+            return await box._start(launch)
+        cause = "it did not start a command before its time was up"
+        with anyio.CancelScope(shield=True):
+            await box._destroy(cause)
+        raise SandboxLostError(f"the sandbox was destroyed: {cause}", cause=cause)
+
+    def _process_ended(
+        self,
+        operation: Operation | None,
+        process: SessionProcess,
+        end: Exit | None,
+        error: BaseException | None,
+    ) -> None:
+        self._running.pop(process, None)
+        self.last_used = time.monotonic()
+        if operation is None or operation.duration_s:  # nobody asks, or it was told before
+            return
+        if end is not None:
+            operation.attributes |= {
+                "exit_code": end.code,
+                "exit_reason": end.reason.value,
+                "stdout_bytes": end.stdout_bytes,
+                "stderr_bytes": end.stderr_bytes,
+            }
+        self._home.events.end(operation, error)
+
+    def _told_start(self, launch: Launch) -> Operation | None:
+        if not self._home.events.are_told:
+            return None
+        program = os.path.basename(os.fsdecode(launch.command.argv_bytes[0]))
+        return self._home.events.begin(
+            "sandbox.exec", self._about() | {"program": ascii(program)[1:-1][:64]}
+        )
+
+    def _about(self) -> dict[str, Value]:
+        return {
+            "backend": self.backend,
+            "tenant_id": self.tenant_id,
+            "execution_id": self.execution_id,
+            "sandbox": self.id,
+        }
+
+    # Its files.
+
+    @asynccontextmanager
+    async def _using(self, operation: str, path: bytes, size: int = 0) -> AsyncIterator[Sandbox]:
+        box = await self._ready()
+        told = self._about() | {"operation": operation, "path": ascii(os.fsdecode(path))[1:-1]}
+        if size:
+            told["bytes"] = size
+        try:
+            with self._home.events.operation("sandbox.file", told):
+                yield box
+        except (SandboxLostError, SandboxClosedError) as error:
+            await self._lose(box, error)
+            raise
+        except FileMissingError as error:
+            if self.has_restarted and error.hint is None:
+                error.hint = "what was written before the execution's last sandbox ended is gone"
+            raise
+        finally:
+            self.last_used = time.monotonic()
+
+    async def _write_file(self, path: bytes, data: bytes, mode: int | None, append: bool) -> None:
+        async with self._using("write_file", path, len(data)) as box:
+            await box._write_file(path, data, mode, append)
+
+    async def _read_file(self, path: bytes, offset: int, max_bytes: int) -> tuple[bytes, int]:
+        async with self._using("read_file", path) as box:
+            return await box._read_file(path, offset, max_bytes)
+
+    async def _read_files(
+        self, paths: Sequence[bytes], max_bytes: int
+    ) -> list[bytes | WorkspaceError | None]:
+        async with self._using("read_files", paths[0] if paths else b".") as box:
+            return await box._read_files(paths, max_bytes)
+
+    async def _list_files(self, path: bytes, max_entries: int) -> tuple[list[FileInfo], int]:
+        async with self._using("list_files", path) as box:
+            return await box._list_files(path, max_entries)
+
+    async def _file_operation(
+        self, operation: Literal["stat", "make_dir", "remove", "move"], path: bytes, target: bytes
+    ) -> FileInfo | None:
+        async with self._using(operation, path) as box:
+            return await box._file_operation(operation, path, target)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "live" if self._box else "waiting"
+        return f"<Session {self.execution_id!r} {state} {self.id} backend={self.backend}>"
