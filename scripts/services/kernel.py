@@ -1,0 +1,63 @@
+"""The packages of a Jupyter kernel for the Python of the test images, to be mounted into them.
+
+An image with them would take a registry or a network inside the engine; pip on the machine itself
+takes neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .steps import CACHE, ServiceError, step
+
+PYTHON_VERSION = "3.11"
+"""Of the test images, which are Debian 12."""
+
+REQUIREMENTS = ("ipykernel==7.4.0",)
+
+PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+
+
+def place() -> Path:
+    """Return where they are, or would be."""
+    name = f"{REQUIREMENTS} {PYTHON_VERSION} {platform.machine()}"
+    return CACHE / "kernel" / hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def kernel_packages() -> Path:
+    """Return a directory that is to be on the image's `PYTHONPATH`; made when first asked for.
+
+    Raises:
+        ServiceError: pip could not get them.
+    """
+    target = place()
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with step(f"kernel: installed {', '.join(REQUIREMENTS)}"):
+        part = Path(tempfile.mkdtemp(dir=target.parent, prefix="part-"))
+        try:
+            _install(part)
+            part.chmod(0o755)
+            if not target.is_dir():  # of two at once the first is as good
+                os.rename(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def _install(target: Path) -> None:
+    argv = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
+    argv += ["--target", str(target), "--only-binary", ":all:", "--python-version", PYTHON_VERSION]
+    for name in PLATFORMS:
+        argv += ["--platform", f"{name}_{platform.machine()}"]
+    done = subprocess.run([*argv, *REQUIREMENTS], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise ServiceError(f"pip could not install a kernel: {done.stderr[-2000:]}")
