@@ -106,7 +106,7 @@ def _gives_the_host_s_environment(patch: pytest.MonkeyPatch) -> None:
 
 def _blocks_the_loop(patch: pytest.MonkeyPatch) -> None:
     async def in_place(self: PortableSandbox, work: Callable[..., Any], *args: Any) -> Any:
-        time.sleep(0.3)
+        time.sleep(2)
         return work(*args)
 
     patch.setattr(PortableSandbox, "_in_thread", in_place)
@@ -220,8 +220,8 @@ def test_a_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     name, apply = FAULTS[fault]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # some faults leave files there
     apply(monkeypatch)
-    with pytest.raises(FAILURES):
-        anyio.run(perform, broken, BY_NAME[name])
+    with pytest.raises(FAILURES):  # in little time: who waits for the worst need not be patient
+        anyio.run(partial(perform, broken, BY_NAME[name], patience=0.2))
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ async def the_shell_falls_back_to_what_is_there(ctx: Context) -> None:
 async def death_by_signal_is_128_and_its_number(ctx: Context) -> None:
     """A signal comes back as a negative code, as 0, or as a timeout, and late."""
     for name, number in (("TERM", 15), ("KILL", 9), ("SEGV", 11), ("ABRT", 6), ("HUP", 1)):
-        with expect.within(5, f"death by {name}"):
-            result = await ctx.sh(f"ulimit -c 0; kill -{name} $$; sleep 20")
+        with ctx.promptly(f"death by {name}"):
+            result = await ctx.sh(f"ulimit -c 0; kill -{name} $$; sleep 60")
         wanted = (128 + number, ExitReason.SIGNALED, False)
         actual = (result.exit_code, result.exit_reason, result.timed_out)
         expect.equal(actual, wanted, f"the end by SIG{name}")
@@ -209,7 +209,7 @@ async def commands_keep_nothing_of_ours_ignored(ctx: Context) -> None:
     masks = {name: int(mask, 16) for name, mask in lines}
     masks["SigIgn:"] &= ~(0b11 << 31)  # the C library's own two, which its spawn leaves so
     expect.equal(masks, {"SigBlk:": 0, "SigIgn:": 0}, "blocked and ignored signals")
-    with expect.within(5, "a pipeline that its reader ends"):
+    with ctx.promptly("a pipeline that its reader ends"):
         result = await ctx.sh("yes | head -n 1; echo done", timeout=10)
     expect.equal(result.stdout, b"y\ndone\n", "stdout")
 
@@ -222,11 +222,16 @@ async def commands_have_no_terminal(ctx: Context) -> None:
 
 async def two_commands_run_at_once(ctx: Context) -> None:
     """Commands of one sandbox wait for one another."""
-    began = time.monotonic()
+    met: list[bytes] = []
+
+    async def meet(mine: str, other: str) -> None:
+        script = ': >"$1"; until test -e "$2"; do sleep 0.05; done; echo met'
+        met.append((await ctx.sandbox.exec(ctx.script(script, mine, other))).stdout)
+
     async with anyio.create_task_group() as group:
-        for _ in range(2):
-            group.start_soon(ctx.sandbox.exec, ctx.script("sleep 0.6"))
-    expect.true(time.monotonic() - began < 1.1, "two commands of 0.6 s took more than 1.1 s")
+        group.start_soon(meet, "one", "two")
+        group.start_soon(meet, "two", "one")
+    expect.equal(met, [b"met\n"] * 2, "what two commands print that wait for one another")
 
 
 async def sixteen_commands_keep_their_output_apart(ctx: Context) -> None:
@@ -255,8 +260,10 @@ async def three_hundred_commands_in_a_row_work(ctx: Context) -> None:
 
 async def the_result_says_what_was_in_force(ctx: Context) -> None:
     """Duration, timeout or limits of a result are missing or made up."""
+    began = time.monotonic()
     result = await ctx.sh("sleep 0.3", timeout=20)
-    expect.true(0.25 <= result.duration_s <= 3, f"duration_s is {result.duration_s}")
+    took = time.monotonic() - began
+    expect.true(0.25 <= result.duration_s <= took, f"duration_s is {result.duration_s} of {took}")
     expect.equal(result.timeout, 20.0, "timeout")
     expect.equal(result.enforced, ctx.capabilities.limits, "enforced")
     if (cpu := result.usage.cpu_s) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import anyio
@@ -36,7 +37,7 @@ async def closing_twice_is_the_same_as_once(ctx: Context) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(3):
             group.start_soon(sandbox.aclose)
-    await ctx.gone(marker, "its command", seconds=0.2)
+    await ctx.is_gone(marker, "its command")
     backend = await ctx.another()
     await backend.aclose()
     await backend.aclose()
@@ -46,7 +47,7 @@ async def using_a_closed_sandbox_is_a_typed_error(ctx: Context) -> None:
     """A closed sandbox hangs, runs things somewhere else, or fails with an error of its parts."""
     sandbox = await ctx.create()
     await sandbox.aclose()
-    with expect.within(5, "all calls"):
+    with ctx.promptly("all calls"):
         await expect.each_raises(
             SandboxClosedError,
             sandbox.exec("true"), sandbox.start(Command(["true"])), sandbox.write_file("f", "x"),
@@ -62,7 +63,7 @@ async def using_a_closed_backend_is_a_typed_error(ctx: Context) -> None:
     """A closed backend goes on making sandboxes that nobody will close."""
     backend = await ctx.another()
     await backend.aclose()
-    with expect.within(5, "both calls"):
+    with ctx.promptly("both calls"):
         await expect.each_raises(SandboxClosedError, backend.create(), backend.execute("true"))
 
 
@@ -78,7 +79,7 @@ async def closing_ends_what_is_running(ctx: Context) -> None:
         except SandboxError as error:
             outcomes.append(error)
 
-    with expect.within(6, "closing"):
+    with ctx.promptly("closing"):
         async with anyio.create_task_group() as group:
             group.start_soon(one)
             group.start_soon(one)
@@ -156,7 +157,7 @@ async def a_destroyed_sandbox_is_lost_for_good(ctx: Context) -> None:
             await sandbox.exec(ctx.script(f"sleep {marker}"))
         lost.extend(caught)
 
-    with expect.within(6, "all of it"):
+    with ctx.promptly("all of it"):
         async with anyio.create_task_group() as group:
             group.start_soon(one)
             await anyio.sleep(0.3)
@@ -174,23 +175,27 @@ async def a_destroyed_sandbox_is_lost_for_good(ctx: Context) -> None:
 async def a_ping_is_answered_beside_a_command(ctx: Context) -> None:
     """A sandbox that is busy, or asked by many at once, is taken for a dead one."""
     sandbox = await ctx.create()
-    for script in ("sleep 60", "while :; do :; done", "yes"):
-        async with sandbox.stream(ctx.script(script)):
+    for script in ("sleep 300", "while :; do :; done", "yes"):
+        async with sandbox.stream(ctx.script(script, timeout=300)):
             await anyio.sleep(0.2)
-            with expect.within(20, "pinging beside a program"):
-                async with anyio.create_task_group() as group:
-                    for _ in range(10):
-                        group.start_soon(lambda: sandbox.ping(timeout=15))
+            async with anyio.create_task_group() as group:
+                for _ in range(10):
+                    group.start_soon(lambda: sandbox.ping(timeout=ctx.soon))
     await sandbox.ping()
 
 
 async def a_sandbox_ends_at_its_maximum_age(ctx: Context) -> None:
     """A sandbox that nobody closes lives for ever."""
-    sandbox = await ctx.create(Limits(max_age=1.0))
     marker = ctx.marker()
-    process = await sandbox.start(ctx.script(f"echo up; sleep {marker}"))
-    expect.true(await process.receive() is not None, "its command did not start")
-    with expect.within(6, "its end"), expect.raising(SandboxLostError, "waiting for its command"):
+    for age in (1.0, ctx.soon / 3):  # on a busy machine it may be too old before its command starts
+        sandbox = await ctx.create(Limits(max_age=age))
+        with contextlib.suppress(SandboxLostError):
+            process = await sandbox.start(ctx.script(f"echo up; sleep {marker}"))
+            expect.true(await process.receive() is not None, "its command did not start")
+            break
+    else:
+        expect.fail(f"its command did not start within {age:g} s")
+    with ctx.promptly("its end"), expect.raising(SandboxLostError, "waiting for its command"):
         await process.wait()
     await ctx.gone(marker, "a command of a sandbox that is too old")
     with expect.raising(SandboxLostError, "using it"):
@@ -237,6 +242,7 @@ async def probing_and_reaping_leave_the_living_alone(ctx: Context) -> None:
     """A probe or a sweep ends the sandboxes of this process, or of another live one."""
     marker = ctx.marker()
     await ctx.sandbox.start(ctx.script(f"sleep {marker}"))
+    await ctx.appears(marker, ctx.sandbox)
     await ctx.sandbox.write_file("f", "x")
     other = await ctx.another()
     probe = await other.probe()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import AsyncIterator
 
 import anyio
@@ -23,7 +22,7 @@ class _SourceError(Exception):
 async def without_stdin_there_is_end_of_file(ctx: Context) -> None:
     """A command inherits the service's stdin: it takes its input, or waits for ever."""
     for argv, wanted in ((["sh", "-c", "cat; echo done"], b"done\n"), (["cat"], b"")):
-        with expect.within(2, f"{argv}"):
+        with ctx.promptly(f"{argv}"):
             result = await ctx.run(Command(argv))
         expect.equal((result.exit_code, result.stdout), (0, wanted), f"the end of {argv}")
 
@@ -31,7 +30,7 @@ async def without_stdin_there_is_end_of_file(ctx: Context) -> None:
 async def empty_stdin_is_end_of_file(ctx: Context) -> None:
     """Empty input is taken for no input, and the command waits for ever."""
     for empty in (b"", "", _parts()):
-        with expect.within(2, f"stdin {empty!r}"):
+        with ctx.promptly(f"stdin {empty!r}"):
             result = await ctx.run(Command(["cat"], stdin=empty, timeout=10))
         expect.equal((result.exit_code, result.stdout), (0, b""), f"the end with {empty!r}")
 
@@ -48,11 +47,9 @@ async def every_byte_of_stdin_arrives(ctx: Context) -> None:
 async def fifty_mebibytes_of_stdin_arrive(ctx: Context) -> None:
     """Large input is put in an argument, kept twice, or deadlocks with the output."""
     data = b"0123456789abcdef" * (50 * 65_536)
-    with expect.within(20, "50 MiB of stdin"):
-        result = await ctx.run(Command(["sha256sum"], stdin=data))
+    result = await ctx.run(Command(["sha256sum"], stdin=data, timeout=60))
     expect.equal(result.stdout.split()[0].decode(), hashlib.sha256(data).hexdigest(), "the hash")
-    with expect.within(20, "5 MiB through cat"):
-        result = await ctx.run(Command(["cat"], stdin=data[: 5 * 2**20], output_bytes=6 * 2**20))
+    result = await ctx.run(Command(["cat"], stdin=data[: 5 * 2**20], output_bytes=6 * 2**20))
     expect.equal(len(result.stdout), 5 * 2**20, "the length of what came back")
 
 
@@ -68,7 +65,7 @@ async def input_and_output_can_take_turns(ctx: Context) -> None:
 
     async def source() -> AsyncIterator[bytes]:
         yield b"first\n"
-        with anyio.fail_after(5):
+        with ctx.promptly("the echo"):
             await echoed.wait()
         yield b"second\n"
 
@@ -89,7 +86,7 @@ async def a_failing_source_of_stdin_reaches_its_caller(ctx: Context) -> None:
         yield b"x"
         raise _SourceError("no more")
 
-    with expect.within(5, "the error"), expect.raising(_SourceError, "the command"):
+    with ctx.promptly("the error"), expect.raising(_SourceError, "the command"):
         await ctx.sh(f"cat >/dev/null; sleep {marker}", stdin=source(), timeout=20)
     await ctx.gone(marker, "the command")
 
@@ -97,7 +94,7 @@ async def a_failing_source_of_stdin_reaches_its_caller(ctx: Context) -> None:
 async def stdin_that_nobody_reads_does_no_harm(ctx: Context) -> None:
     """A program that ends without reading its input gives a broken pipe to its caller."""
     data = b"x" * 2**22
-    with expect.within(5, "a program that reads nothing"):
+    with ctx.promptly("a program that reads nothing"):
         result = await ctx.run(Command(["true"], stdin=data))
     expect.equal((result.exit_code, result.stderr), (0, b""), "its end")
     result = await ctx.sh("exec <&-; sleep 0.2; echo ok", stdin=data, timeout=10)
@@ -113,7 +110,7 @@ async def a_source_that_never_ends_does_not_hold_the_result(ctx: Context) -> Non
         yield b"x\n"
         await anyio.sleep(60)
 
-    with expect.within(5, "a program that has ended"):
+    with ctx.promptly("a program that has ended"):
         result = await ctx.sh("head -n 1", stdin=source(), timeout=20)
     expect.equal(result.stdout, b"x\n", "stdout")
 
@@ -134,16 +131,15 @@ async def a_process_can_be_fed_by_hand(ctx: Context) -> None:
         await ctx.sandbox.start(Command(["cat"], stdin=_parts(b"x")))
     process = await ctx.sandbox.start(Command(["cat"], timeout=20), stdin_open=True)
     await process.write_stdin(b"by hand\n")
-    with anyio.fail_after(5):
+    with ctx.promptly("the process"):
         chunk = await process.receive()
         expect.equal(chunk, Chunk("stdout", b"by hand\n"), "the first chunk")
         await process.close_stdin()
         await process.close_stdin()
         expect.equal(await process.receive(), None, "what follows")
         expect.equal((await process.wait()).code, 0, "the exit code")
-    began = time.monotonic()
-    await process.write_stdin(b"too late")
-    expect.true(time.monotonic() - began < 2, "writing to an ended process waits")
+    with ctx.promptly("writing to an ended process"):
+        await process.write_stdin(b"too late")
 
 
 async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
@@ -156,7 +152,7 @@ CHECKS: tuple[Check, ...] = (
     check(without_stdin_there_is_end_of_file, PROGRAMS),
     check(empty_stdin_is_end_of_file, PROGRAMS),
     check(every_byte_of_stdin_arrives, PROGRAMS),
-    check(fifty_mebibytes_of_stdin_arrive, PROGRAMS, timeout=60),
+    check(fifty_mebibytes_of_stdin_arrive, PROGRAMS, timeout=120),
     check(stdin_from_an_iterable_arrives, PROGRAMS),
     check(input_and_output_can_take_turns, PROGRAMS, LIVE, STREAMING),
     check(a_failing_source_of_stdin_reaches_its_caller, PROGRAMS, LIVE),

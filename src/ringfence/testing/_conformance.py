@@ -50,8 +50,8 @@ class Conformance:
         deviations: Checks that the backend is known to fail, and why. One that passes all the
             same, or does not apply, is a failure: the list must stay true.
         beyond: Checks to hold the backend to although its capabilities do not promise them.
-        patience: How many times longer than others a check may take as a whole: some run hundreds
-            of commands, and there are backends on which each of them is slow.
+        patience: How many times longer than others a check may take, with each of its steps: some
+            run hundreds of commands, and there are backends on which each of them is slow.
 
     Raises:
         ValueError: There is no check of that name.

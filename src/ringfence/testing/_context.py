@@ -6,8 +6,8 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import anyio
@@ -20,6 +20,8 @@ from ._host import processes_with
 
 __all__ = ("Context",)
 
+_SOON = 15.0
+
 
 class Context:
     """The ground a check stands on.
@@ -29,7 +31,9 @@ class Context:
         factory: Makes another one like it.
         python: Path of a Python 3 inside the sandboxes, or None. Checks that make system calls
             need one.
-        patience: How many times longer than others the backend may take for many operations.
+        soon: Seconds within which something must have happened that does so at once on an idle
+            machine. A check tells "soon" from "never" by it, and a busy machine from neither: what
+            a fault would wait for here takes longer, and nothing that is right does.
     """
 
     def __init__(
@@ -38,11 +42,12 @@ class Context:
         factory: Callable[[], Backend],
         python: str | None,
         stack: AsyncExitStack,
+        patience: float = 1.0,
     ) -> None:
         self.backend = backend
         self.factory = factory
         self.python = python
-        self.patience = 1.0
+        self.soon = _SOON * patience
         self._stack = stack
         self._sandbox: Sandbox | None = None
 
@@ -130,31 +135,60 @@ class Context:
         script = f'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" " " | grep -q "{pattern}"'
         return (await sandbox.exec(self.script(script))).exit_code == 0
 
-    async def gone(
-        self, marker: str, what: str, sandbox: Sandbox | None = None, seconds: float = 1.0
-    ) -> None:
-        """Require the processes with this marker to be gone, now or within a moment."""
-        with anyio.move_on_after(seconds):
-            while await self.alive(marker, sandbox):
-                await anyio.sleep(0.05)
-            return
+    @contextmanager
+    def promptly(self, what: str) -> Iterator[None]:
+        """Require the block to end soon; one that does not is cancelled."""
+        with anyio.move_on_after(self.soon) as scope:
+            yield
+        expect.true(anyio.current_time() <= scope.deadline, f"{what} takes over {self.soon:g} s")
+
+    async def is_gone(self, marker: str, what: str, sandbox: Sandbox | None = None) -> None:
+        """Require the processes with this marker to be gone by now: their end was told."""
         expect.true(not await self.alive(marker, sandbox), f"{what} is still alive")
 
-    async def appears(
-        self, marker: str, sandbox: Sandbox | None = None, seconds: float = 5.0
-    ) -> None:
-        """Wait until a process with this marker runs, seen from the host or from inside."""
-        with anyio.fail_after(seconds):
-            while not await self.alive(marker, sandbox):
-                await anyio.sleep(0.01)
+    async def gone(self, marker: str, what: str, sandbox: Sandbox | None = None) -> None:
+        """Require the processes with this marker to go soon."""
 
-    async def file_appears(self, sandbox: Sandbox, name: str, seconds: float = 5.0) -> None:
+        async def none_left() -> bool:
+            return not await self.alive(marker, sandbox)
+
+        await self.eventually(none_left, f"{what} is still alive")
+
+    async def appears(self, marker: str, sandbox: Sandbox | None = None) -> None:
+        """Wait until a process with this marker runs, seen from the host or from inside."""
+        await self.eventually(
+            lambda: self.alive(marker, sandbox), f"no process with {marker} was started"
+        )
+
+    async def file_appears(self, sandbox: Sandbox, name: str) -> None:
         """Wait until a program has made a file."""
-        with anyio.move_on_after(seconds):
-            while name not in {info.name for info in (await sandbox.list_files()).entries}:
+
+        async def is_there() -> bool:
+            return name in {info.name for info in (await sandbox.list_files()).entries}
+
+        await self.eventually(is_there, f"the file {name!r} was not made")
+
+    async def none_left(self, name: str) -> None:
+        """Require all of the sleepers of a name to go soon, as zombies too."""
+
+        async def are_gone() -> bool:
+            stats = await self.sh_ok("cat /proc/[0-9]*/stat 2>/dev/null; true")
+            return f"({name})" not in stats
+
+        await self.eventually(are_gone, f"some of {name} are left, perhaps as zombies")
+
+    async def eventually(self, condition: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+        """Require something to become true soon.
+
+        Args:
+            condition: Whether it is.
+            otherwise: What the failure says.
+        """
+        with anyio.move_on_after(self.soon):
+            while not await condition():
                 await anyio.sleep(0.02)
             return
-        expect.fail(f"the file {name!r} was not made within {seconds:g} s")
+        expect.fail(f"{otherwise} after {self.soon:g} s")
 
     def host_dir(self) -> str:
         """Make a directory of the host, outside of every sandbox, removed after the check."""

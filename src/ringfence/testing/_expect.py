@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -16,7 +14,6 @@ __all__ = (
     "fail",
     "raising",
     "true",
-    "within",
 )
 
 _LONGEST = 300
@@ -88,15 +85,6 @@ async def each_raises(
         for work in works:
             work.close()
     return errors
-
-
-@contextmanager
-def within(seconds: float, what: str) -> Iterator[None]:
-    """Require the block to take no longer than so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    true(took <= seconds, f"{what} took {took:.2f} s, not at most {seconds:g} s")
 
 
 def name_of(work: Coroutine[Any, Any, object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -17,7 +18,8 @@ _BEAT = 0.01
 class Heartbeat:
     """Requires the event loop to go on beating while the block runs.
 
-    A thread beats beside it: what delays both is a machine that is busy with other things.
+    What a busy machine delays is not counted: that for which the loop's thread was ready to run and
+    waited for a processor, as Linux tells, and what delays a thread that beats beside it.
 
     Args:
         longest: Seconds for which the loop may be held up.
@@ -37,7 +39,7 @@ class Heartbeat:
         self._thread.start()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        self._last = time.monotonic()
+        self._last = _now()
         self._group.start_soon(self._beat)
 
     async def __aexit__(self, *exc: object) -> None:
@@ -56,7 +58,7 @@ class Heartbeat:
             self._note(_BEAT)
 
     def _note(self, pause: float) -> None:
-        now = time.monotonic()
+        now = _now()
         self._worst = max(self._worst, now - self._last - pause)
         self._last = now
 
@@ -66,3 +68,11 @@ class Heartbeat:
             now = time.monotonic()
             self._machine_worst = max(self._machine_worst, now - last - _BEAT)
             last = now
+
+
+def _now() -> float:
+    """Return the time without that for which this thread has waited for a processor."""
+    waited = 0
+    with contextlib.suppress(OSError), open("/proc/thread-self/schedstat") as file:
+        waited = int(file.read().split()[1])
+    return time.monotonic() - waited / 1e9

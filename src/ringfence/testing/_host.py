@@ -6,13 +6,22 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
 
-__all__ = ("Footprint", "Growth", "footprint", "memory_growth", "processes_with", "settled")
+__all__ = (
+    "Footprint",
+    "Growth",
+    "footprint",
+    "memory_growth",
+    "processes_with",
+    "settled",
+    "steady",
+)
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,7 @@ class Footprint:
 
     Attributes:
         descriptors: Open file descriptors.
-        threads: Threads of Python.
+        threads: Threads of Python, but for the idle ones that anyio keeps, at most forty.
         children: Processes whose parent this is.
     """
 
@@ -41,10 +50,20 @@ class Footprint:
 def footprint() -> Footprint:
     """Return what this process holds now."""
     gc.collect()
-    return Footprint(_descriptors(), threading.active_count(), len(_children()))
+    return Footprint(_descriptors(), _threads(), len(_children()))
 
 
-async def settled(base: Footprint, seconds: float = 5.0) -> Footprint:
+async def steady(seconds: float = 0.3) -> Footprint:
+    """Return what is held when that has not changed for a while."""
+    last, since = footprint(), time.monotonic()
+    while time.monotonic() - since < seconds:
+        await anyio.sleep(seconds / 10)
+        if (now := footprint()) != last:
+            last, since = now, time.monotonic()
+    return last
+
+
+async def settled(base: Footprint, seconds: float) -> Footprint:
     """Return the footprint once it is back at `base`, or as it is after some seconds."""
     with anyio.move_on_after(seconds):
         while footprint().grown_over(base):
@@ -98,6 +117,11 @@ def _status_bytes(name: str) -> int:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     raise LookupError(name)
+
+
+def _threads() -> int:
+    names = [thread.name for thread in threading.enumerate()]
+    return sum(not name.startswith("AnyIO worker") for name in names)
 
 
 def _descriptors() -> int:

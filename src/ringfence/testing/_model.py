@@ -107,7 +107,7 @@ def check(
     function: Callable[[Context], Awaitable[None]],
     *needs: Need,
     hostile: bool = False,
-    timeout: float = 30.0,
+    timeout: float = 90.0,
 ) -> Check:
     """Make a row of a table of checks out of a function and its docstring."""
     name = function.__name__

@@ -79,7 +79,7 @@ async def perform(
         check: What to try.
         python: Path of a Python 3 inside the sandboxes.
         beyond: Hold the backend to it although its capabilities do not promise it.
-        patience: How many times longer than others the check may take as a whole.
+        patience: How many times longer than others the check may take, with each of its steps.
 
     Raises:
         NotApplicable: The backend's capabilities rule it out; the message says which.
@@ -94,8 +94,7 @@ async def perform(
             missing = check.missing(backend.capabilities)
             if missing and not beyond:
                 raise NotApplicable(", ".join(missing))
-            context = Context(backend, backend_factory, python, stack)
-            context.patience = patience
+            context = Context(backend, backend_factory, python, stack, patience)
             await context.prepare()
             await check.function(context)
         finished = True
