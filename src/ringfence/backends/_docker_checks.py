@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..errors import ConfigError, LimitError
 from ..models import Limits, Mount
+from ._memory import checked_memory, workspace_within_memory
 
 __all__ = ("checked_limits", "checked_mounts")
 
 _NAME = "container"
-_LEAST_MEMORY = 16 << 20  # below it there is no room to start a program in
 _LEAST_PIDS = 8
 
 
@@ -30,13 +29,7 @@ def checked_limits(limits: Limits, asked: frozenset[str], storage: str) -> Limit
     Raises:
         LimitError: One is too small to work, or a workspace in memory is larger than that.
     """
-    memory, workspace = limits.memory_bytes or 0, limits.workspace_bytes or 0
-    if memory < _LEAST_MEMORY:
-        raise LimitError(
-            "memory_bytes",
-            f"a container needs at least {_LEAST_MEMORY} bytes of memory, not {memory}",
-            backend=_NAME,
-        )
+    checked_memory(limits, _NAME, "a container")
     if (limits.pids or 0) < _LEAST_PIDS:
         raise LimitError(
             "pids",
@@ -44,16 +37,9 @@ def checked_limits(limits: Limits, asked: frozenset[str], storage: str) -> Limit
             backend=_NAME,
             hint="the warden and one more for each running command are counted too",
         )
-    if storage != "tmpfs" or workspace < memory:
+    if storage != "tmpfs":
         return limits
-    if "workspace_bytes" in asked:
-        raise LimitError(
-            "workspace_bytes",
-            f"a workspace of {workspace} bytes in memory does not fit into {memory} bytes of it",
-            backend=_NAME,
-            hint="raise memory_bytes, or choose another workspace_storage",
-        )
-    return replace(limits, workspace_bytes=memory // 2)
+    return workspace_within_memory(limits, asked, _NAME, "choose another workspace_storage")
 
 
 def checked_mounts(mounts: Sequence[Mount]) -> tuple[Mount, ...]:

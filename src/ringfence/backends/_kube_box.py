@@ -19,7 +19,7 @@ from ..errors import (
     StreamBrokenError,
 )
 from ..warden.connection import Connection
-from ..warden.frames import TOKEN_SIZE, lifetime_frame
+from ..warden.frames import TOKEN_SIZE, Feature, lifetime_frame
 from ._kube_answers import RefusedError
 from ._kube_api import Api
 from ._kube_body import CONTAINER, WARDEN
@@ -75,6 +75,20 @@ class Box(Job):
         return self._connection
 
     # Its beginning.
+
+    def check_protection(self, uid: int) -> None:
+        """Refuse a sandbox without the protection that it must have.
+
+        Args:
+            uid: What its programs are to run as.
+
+        Raises:
+            CreateError: It has not.
+        """
+        hello = self.connection.hello
+        wanted = Feature.INIT | Feature.SECCOMP | Feature.NO_NEW_PRIVS
+        if hello is None or hello.features & wanted != wanted or hello.uid != uid:
+            raise CreateError("the sandbox came up without its protection", backend=_NAME)
 
     async def _until_up(self) -> None:
         """Reach the warden. That it answers is what tells that it is up, and sooner than the API.

@@ -7,11 +7,11 @@ from dataclasses import replace
 from ..config import KubernetesConfig
 from ..errors import LimitError
 from ..models import Limits
+from ._memory import checked_memory, workspace_within_memory
 
 __all__ = ("checked_limits", "one_shot_limits")
 
 _NAME = "kubernetes"
-_LEAST_MEMORY = 16 << 20  # below it there is no room to start a program in
 _SLACK = 30.0
 
 
@@ -28,29 +28,16 @@ def checked_limits(limits: Limits, asked: frozenset[str], config: KubernetesConf
     Raises:
         LimitError: One is too small to work, or contradicts another.
     """
-    memory, workspace = limits.memory_bytes or 0, limits.workspace_bytes or 0
-    if memory < _LEAST_MEMORY:
-        raise LimitError(
-            "memory_bytes",
-            f"a pod needs at least {_LEAST_MEMORY} bytes of memory, not {memory}",
-            backend=_NAME,
-        )
+    memory = checked_memory(limits, _NAME, "a pod")
     if (config.memory_request_bytes or 0) > memory:
         raise LimitError(
             "memory_bytes",
             f"memory_request_bytes {config.memory_request_bytes} is above the limit of {memory}",
             backend=_NAME,
         )
-    if config.volume_medium == "disk" or workspace < memory:
+    if config.volume_medium == "disk":
         return limits
-    if "workspace_bytes" in asked:
-        raise LimitError(
-            "workspace_bytes",
-            f"a workspace of {workspace} bytes in memory does not fit into {memory} bytes of it",
-            backend=_NAME,
-            hint="raise memory_bytes, or set volume_medium='disk'",
-        )
-    return replace(limits, workspace_bytes=memory // 2)
+    return workspace_within_memory(limits, asked, _NAME, "set volume_medium='disk'")
 
 
 def one_shot_limits(limits: Limits) -> Limits:

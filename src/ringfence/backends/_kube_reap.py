@@ -1,4 +1,4 @@
-"""Finds what dead owners left in a namespace, and removes it.
+"""Finds what owners have in a namespace, and removes what dead ones left there.
 
 Every Job bears the name of its owner's lease, and of the inventory of the owner's machine. A Job of
 this machine's inventory is a left-over if no live owner here has noted its sandbox: the kernel's
@@ -9,14 +9,19 @@ never touched.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import anyio.to_thread
 
 from .. import inventory
+from ..config import KubernetesConfig
+from ..errors import BackendUnavailableError
 from ._kube_answers import RefusedError
 from ._kube_api import Api
 from ._kube_body import LABEL
@@ -24,13 +29,121 @@ from ._kube_job import delete_job
 from ._kube_lease import LEASE_SECONDS, leases_path
 from ._kube_pod import jobs_path
 
-__all__ = ("is_left_over", "lease_end", "reap_namespace")
+__all__ = ("Kept", "is_left_over", "kept_in", "lease_end", "looking_into", "reap_namespace")
 
 _log = logging.getLogger(__name__)
 _PAGE = "500"
 _SLACK = 5.0  # seconds, for the second that a clock is read to and for what is under way
 _AGE_SLACK = 120.0  # behind the deadlines of the warden, the pod and the Job
 _KEEP_SECONDS = 600.0  # a lease that ran out so long ago is nobody's
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A sandbox in a namespace.
+
+    Attributes:
+        id: Its id, which is its Job's name.
+        alive: Whether its owner is taken to live; if not, it is a left-over.
+        created: When it was made, in seconds since the epoch by the server's clock.
+        owner: Who holds it, as `pid@host`; empty if that owner's lease is gone.
+        labels: What its maker labelled it with.
+    """
+
+    id: str
+    alive: bool
+    created: float
+    owner: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def looking_into(config: KubernetesConfig, api: Api | None) -> AsyncIterator[Api]:
+    """Give the API of a backend, or one of its own for a backend that is not open.
+
+    Raises:
+        BackendUnavailableError: The cluster can't be reached, or refuses.
+    """
+    asked = api or Api(config)
+    try:
+        if api is None:
+            await asked.open()
+            await asked.call("GET", "/version")  # which tells the time
+        yield asked
+    except RefusedError as error:
+        raise BackendUnavailableError(
+            f"namespace {config.namespace!r} can't be looked at: {error}", backend="kubernetes"
+        ) from error
+    finally:
+        if api is None:
+            await asked.aclose()
+
+
+class _Look:
+    """What there is in a namespace, and who lives."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+
+    async def take(self) -> None:
+        """Ask the server, and this machine's inventory."""
+        self._store = await anyio.to_thread.run_sync(inventory.store_id)
+        # Jobs before leases and owners: what is made in between is not on the list.
+        self.jobs = await _list(self._api, jobs_path(self._namespace), f"{LABEL}sandbox")
+        leases = await _list(self._api, leases_path(self._namespace), f"{LABEL}owner")
+        self._live = await anyio.to_thread.run_sync(_live)
+        self._leases = {str(item["metadata"]["name"]): item for item in leases}
+        self.ends = {name: lease_end(item) for name, item in self._leases.items()}
+
+    def is_left_over(self, job: Mapping[str, Any]) -> bool:
+        """Return whether a Job is nobody's any more."""
+        return is_left_over(job, self._store, self._live, self.ends, self._api.now())
+
+    def holder(self, job: Mapping[str, Any]) -> str:
+        """Return who holds a Job, or nothing."""
+        owner = str((job["metadata"].get("labels") or {}).get(f"{LABEL}owner"))
+        lease = self._leases.get(owner) or {}
+        return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+async def kept_in(api: Api, namespace: str) -> list[Kept]:
+    """Return the sandboxes in a namespace, whoever made them, the oldest first.
+
+    Raises:
+        RefusedError: The server does not let us look.
+        BackendUnreachableError: It does not answer.
+    """
+    look = _Look(api, namespace)
+    await look.take()
+    found = [
+        Kept(
+            str(job["metadata"]["name"]),
+            not look.is_left_over(job),
+            _created(job),
+            look.holder(job),
+            _told(job),
+        )
+        for job in look.jobs
+    ]
+    return sorted(found, key=lambda one: (one.created, one.id))
+
+
+def _created(job: Mapping[str, Any]) -> float:
+    text = str((job["metadata"].get("labels") or {}).get(f"{LABEL}created") or "")
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _told(job: Mapping[str, Any]) -> dict[str, str]:
+    """Return what its maker labelled it with, if nobody has spoilt that."""
+    annotations = job["metadata"].get("annotations") or {}
+    try:
+        found = json.loads(str(annotations.get(f"{LABEL}labels") or "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 async def reap_namespace(api: Api, namespace: str) -> int:
@@ -40,17 +153,13 @@ async def reap_namespace(api: Api, namespace: str) -> int:
         RefusedError: The server does not let us look.
         BackendUnreachableError: It does not answer.
     """
-    store = await anyio.to_thread.run_sync(inventory.store_id)
-    # Jobs before leases and owners: what is made in between is not on the list.
-    jobs = await _list(api, jobs_path(namespace), f"{LABEL}sandbox")
-    leases = await _list(api, leases_path(namespace), f"{LABEL}owner")
-    live = await anyio.to_thread.run_sync(_live)
-    ends = {str(item["metadata"]["name"]): lease_end(item) for item in leases}
+    look = _Look(api, namespace)
+    await look.take()
     count = 0
-    for job in jobs:
-        if is_left_over(job, store, live, ends, api.now()):
+    for job in look.jobs:
+        if look.is_left_over(job):
             count += await _removed(api, namespace, str(job["metadata"]["name"]))
-    for name, end in ends.items():
+    for name, end in look.ends.items():
         if end + _KEEP_SECONDS < api.now():
             await _forget(api, namespace, name)
     await anyio.to_thread.run_sync(inventory.reap)  # what dead owners have noted

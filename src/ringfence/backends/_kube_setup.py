@@ -6,14 +6,18 @@ import base64
 import binascii
 from typing import Any
 
+import anyio.to_thread
+
+from ..config import KubernetesConfig
 from ..errors import BackendUnavailableError
 from ..warden.binary import warden_for
 from ._kube_answers import RefusedError
 from ._kube_api import Api
 from ._kube_body import ARCHITECTURES
 from ._kube_objects import POLICY, configmap_body, configmap_name, deny_policy_body
+from ._kube_reap import reap_namespace
 
-__all__ = ("bring_warden", "deny_traffic", "load_warden")
+__all__ = ("load_warden", "make_ready")
 
 _NAME = "kubernetes"
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -33,6 +37,29 @@ def load_warden(architecture: str) -> bytes:
             hint="a wheel made for both architectures has it; `architecture` says which is used",
         )
     return path.read_bytes()
+
+
+async def make_ready(api: Api, config: KubernetesConfig) -> str:
+    """Remove what dead owners left, and see to it that what sandboxes need is there.
+
+    Returns:
+        The name of the ConfigMap with the warden; empty where the settings want none.
+
+    Raises:
+        BackendUnavailableError: It can't be done.
+    """
+    try:
+        await reap_namespace(api, config.namespace)
+        if config.network_policy == "deny":
+            await deny_traffic(api, config.namespace)
+        if config.transport != "warden":
+            return ""
+        binary = await anyio.to_thread.run_sync(load_warden, config.architecture)
+        return await bring_warden(api, config.namespace, binary)
+    except RefusedError as error:
+        raise BackendUnavailableError(
+            f"namespace {config.namespace!r} can't be made ready: {error}", backend=_NAME
+        ) from error
 
 
 async def bring_warden(api: Api, namespace: str, binary: bytes) -> str:

@@ -41,7 +41,6 @@ from .. import inventory
 from ..backend import Backend, Launch, Sandbox
 from ..config import KubernetesConfig
 from ..errors import (
-    BackendUnavailableError,
     ConfigError,
     CreateError,
     SandboxClosedError,
@@ -49,11 +48,8 @@ from ..errors import (
     UnsupportedError,
 )
 from ..models import Capabilities, Limits, Probe, SandboxSpec, new_sandbox_id
-from ..warden.connection import Connection
-from ..warden.frames import Feature
 from ..warden.sandbox import Host, WardenSandbox
 from ..warden.stream import asyncio_loop
-from ._kube_answers import RefusedError
 from ._kube_api import Api
 from ._kube_body import ENVIRONMENT, Plan, job_body
 from ._kube_box import Box
@@ -64,14 +60,14 @@ from ._kube_limits import checked_limits, one_shot_limits
 from ._kube_log_process import LogJob
 from ._kube_logs import LogSandbox
 from ._kube_objects import own_labels
-from ._kube_reap import reap_namespace
-from ._kube_setup import bring_warden, deny_traffic, load_warden
+from ._kube_reap import Kept, kept_in, looking_into, reap_namespace
+from ._kube_setup import make_ready
 from ._kube_watch import Watch
+from ._undo import UNDO_SECONDS, made_or_undone
 
 __all__ = ("KubernetesBackend",)
 
 _MIB = 1 << 20
-_UNDO_SECONDS = 5.0  # that a cancelled caller waits for it; then it goes on in the background
 
 DEFAULT_LIMITS = Limits(
     memory_bytes=256 * _MIB,
@@ -157,21 +153,10 @@ class KubernetesBackend(Backend):
         self._api, self._facts = await self._reach()
         await anyio.to_thread.run_sync(inventory.owner)
         self._store = await anyio.to_thread.run_sync(inventory.store_id)
-        namespace = self._config.namespace
-        try:
-            await reap_namespace(self._api, namespace)
-            if self._config.network_policy == "deny":
-                await deny_traffic(self._api, namespace)
-            if self._config.transport == "warden":
-                binary = await anyio.to_thread.run_sync(load_warden, self._config.architecture)
-                self._warden = await bring_warden(self._api, namespace, binary)
-        except RefusedError as error:
-            raise BackendUnavailableError(
-                f"namespace {namespace!r} can't be made ready: {error}", backend=self.name
-            ) from error
+        self._warden = await make_ready(self._api, self._config)
         self._lease = OwnerLease(self._api, self._config, self._store)
         await self._lease.take()
-        self._watch = Watch(self._api, namespace, self._lease.name, self._jobs)
+        self._watch = Watch(self._api, self._config.namespace, self._lease.name, self._jobs)
         self._watch.start()
 
     def _resolve(self, spec: SandboxSpec | None) -> tuple[SandboxSpec, Limits]:
@@ -193,17 +178,8 @@ class KubernetesBackend(Backend):
         api = self._api
         if api is None or self._watch is None:
             raise SandboxClosedError("the backend is not open", backend=self.name)
-        # A request that has reached the server can't be taken back: for a caller that is cancelled,
-        # what it began is finished and then removed.
-        making = asyncio.ensure_future(self._make(api, spec, limits, sandbox_id, orphan_seconds))
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.cancel()
-            undoing = api.tasks.task(_undo(making))
-            with anyio.move_on_after(_UNDO_SECONDS, shield=True):
-                await asyncio.shield(undoing)
-            raise
+        work = self._make(api, spec, limits, sandbox_id, orphan_seconds)
+        return await made_or_undone(api.tasks, work)
 
     async def _make(
         self, api: Api, spec: SandboxSpec, limits: Limits, sandbox_id: str, orphan_seconds: float
@@ -216,13 +192,12 @@ class KubernetesBackend(Backend):
                 limits=limits,
                 capabilities=self.capabilities,
             )
-        plan = self._plan(api, spec, limits, sandbox_id)
-        plan = replace(plan, warden=self._warden, orphan_seconds=orphan_seconds)
+        plan = self._plan(api, spec, limits, sandbox_id, orphan_seconds)
         put_away = partial(self._put_away, sandbox_id)
         box = Box(api, sandbox_id, self._config, put_away, resumable=orphan_seconds > 0)
         await self._up(api, box, plan)
         try:
-            self._check_protection(box.connection)
+            box.check_protection(int(self._config.user.partition(":")[0]))
         except CreateError:
             await box.discard()
             raise
@@ -247,7 +222,7 @@ class KubernetesBackend(Backend):
         launch: Launch,
         shown: Mapping[str, Any],
     ) -> LogJob:
-        plan = self._plan(api, spec, limits, name)
+        plan = self._plan(api, spec, limits, name, 0.0)
         longest = launch.timeout if launch.timeout is not None else limits.max_age or 0
         plan = replace(plan, deadline=longest + (limits.start_timeout or 0), **shown)
         job = LogJob(api, name, self._config, partial(self._put_away, name))
@@ -263,51 +238,42 @@ class KubernetesBackend(Backend):
         try:
             await job.make(job_body(plan, self._config), plan.limits.start_timeout or 60.0)
         except BaseException:
-            with anyio.move_on_after(_UNDO_SECONDS, shield=True):
+            with anyio.move_on_after(UNDO_SECONDS, shield=True):
                 await job.discard()
             raise
 
-    def _plan(self, api: Api, spec: SandboxSpec, limits: Limits, sandbox_id: str) -> Plan:
+    def _plan(
+        self, api: Api, spec: SandboxSpec, limits: Limits, sandbox_id: str, orphan_seconds: float
+    ) -> Plan:
         assert self._lease is not None
         deadline = (limits.max_age or 0) + (limits.start_timeout or 0)
         return Plan(
             sandbox_id=sandbox_id,
             limits=limits,
-            warden="",
+            warden=self._warden,  # none with the transport `logs`
             labels=own_labels(sandbox_id, self._store, self._lease.name, api.now(), deadline),
             told=dict(spec.labels),
             await_seconds=limits.start_timeout or 60.0,
+            orphan_seconds=orphan_seconds,
             deadline=deadline,
             version=self._facts.version,
         )
-
-    def _check_protection(self, connection: Connection) -> None:
-        """Refuse a sandbox without the protection that it must have."""
-        hello = connection.hello
-        wanted = Feature.INIT | Feature.SECCOMP | Feature.NO_NEW_PRIVS
-        uid = int(self._config.user.partition(":")[0])
-        if hello is None or hello.features & wanted != wanted or hello.uid != uid:
-            raise CreateError("the sandbox came up without its protection", backend=self.name)
 
     def _put_away(self, sandbox_id: str) -> None:
         self._jobs.pop(sandbox_id, None)
 
     async def reap(self) -> int:
-        api = self._api
-        try:
-            if api is not None:
-                return await reap_namespace(api, self._config.namespace)
-            api = Api(self._config)
-            try:
-                await api.open()
-                await api.call("GET", "/version")  # which tells the time
-                return await reap_namespace(api, self._config.namespace)
-            finally:
-                await api.aclose()
-        except RefusedError as error:
-            raise BackendUnavailableError(
-                f"the namespace can't be looked at: {error}", backend=self.name
-            ) from error
+        async with looking_into(self._config, self._api) as api:
+            return await reap_namespace(api, self._config.namespace)
+
+    async def sandboxes(self) -> list[Kept]:
+        """Return the sandboxes in the namespace, whoever made them, the oldest first.
+
+        Raises:
+            BackendUnavailableError: The cluster can't be reached, or does not let us look.
+        """
+        async with looking_into(self._config, self._api) as api:
+            return await kept_in(api, self._config.namespace)
 
     async def aclose(self) -> None:
         api, self._api = self._api, None
@@ -324,12 +290,3 @@ class KubernetesBackend(Backend):
                 await self._lease.release()
                 self._lease = None
             await api.aclose()
-
-
-async def _undo(making: asyncio.Future[Sandbox]) -> None:
-    """Close what was made for somebody who has gone."""
-    try:
-        sandbox = await making
-    except (SandboxError, asyncio.CancelledError):
-        return  # it has undone itself
-    await sandbox.aclose()
