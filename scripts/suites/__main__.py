@@ -11,10 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from .cost import measure
-from .environments import CACHE, Environment, SuiteError, environments, has_python, make
+from .environments import CACHE, Environment, environments, has_python, make
 from .frameworks import FRAMEWORKS, Framework
+from .locks import lock
+from .npm import lock_conformance
 from .running import Outcome, check
 from .table import markdown, text
+from .uv import SuiteError
 
 LAST = CACHE / "last.json"
 """What the last complete run came to."""
@@ -31,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         where = words.index("--")
         words, options = words[:where], words[where + 1 :]
     parser = argparse.ArgumentParser(prog="python -m scripts.suites")
-    parser.add_argument("verb", choices=("run", "make", "table", "cost"))
+    parser.add_argument("verb", choices=("run", "make", "lock", "table", "cost"))
     parser.add_argument("framework", nargs="*", choices=[*FRAMEWORKS, []])
     version = parser.add_mutually_exclusive_group()
     version.add_argument("--pinned", action="store_true", help="the pinned version alone")
@@ -41,6 +44,12 @@ def main(argv: Sequence[str]) -> int:
         print(markdown([Outcome(**row) for row in json.loads(LAST.read_text("utf-8"))]))
         return 0
     frameworks = [FRAMEWORKS[name] for name in wanted.framework or FRAMEWORKS]
+    if wanted.verb == "lock":
+        for framework in frameworks:
+            print(f"{framework.name:14} {lock(framework)}")
+        if not wanted.framework:
+            lock_conformance()
+        return 0
     kinds = [kind for kind in ("pinned", "newest") if getattr(wanted, kind)]
     made, not_run = made_environments(frameworks, kinds or ["pinned", "newest"])
     if wanted.verb == "make":

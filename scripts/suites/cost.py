@@ -19,7 +19,8 @@ from typing import Any
 
 import anyio
 
-from .environments import PROJECT, Environment
+from .environments import Environment
+from .locks import PROJECT
 
 __all__ = ("Pairs", "measure")
 

@@ -15,6 +15,7 @@ class Framework:
         extra: The extra of ringfence that installs it; its range is what `newest` may be.
         pins: The distributions that are pinned, the framework's own first. Those that are not in
             the extra, as a suite that is published by itself, come newest within the same major.
+            A change here takes `python -m scripts.suites lock NAME`.
         also: What else its tests need.
         also_pinned: What else they need at the pinned version alone.
         suite: The module of its tests that has the framework's own published suite, if it has one.

@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from .environments import CACHE, PROJECT, Environment, SuiteError
+from .environments import CACHE, Environment
+from .locks import PROJECT
+from .uv import SuiteError
 
 SUITE_VARIABLE = "RINGFENCE_SUITE"
 """Names to tests/adapters the framework whose tests can be collected in this environment."""

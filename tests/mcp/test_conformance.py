@@ -1,13 +1,12 @@
 """The protocol's own conformance suite, of both generations, against our server.
 
-The suite needs a newer Node.js than many machines have; npm brings it, and keeps both below
-`.cache`. Every scenario that a revision requires has to pass; those that are not scored
-(extensions, and drafts for later revisions) are run by the suite and don't count.
+The suite needs a newer Node.js than many machines have: see scripts/suites/npm.py. Every scenario
+that a revision requires has to pass; those that are not scored (extensions, and drafts for later
+revisions) are run by the suite and don't count.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -18,22 +17,21 @@ from pathlib import Path
 
 import pytest
 
+from scripts.suites import npm
+
 from .serving import environment
 
 PROJECT = Path(__file__).parent.parent.parent
-SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
-NODE = "node@22.23.3"
 
 SECONDS = 240
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(npm.SECONDS + 2 * SECONDS + 60)]
 
 
 def suite(*words: str) -> str:
     """Run the suite's command and return what it printed."""
     done = subprocess.run(
-        ["npx", "--yes", "-p", NODE, "-p", SUITE, "conformance", *words],
-        env={**os.environ, "npm_config_cache": str(PROJECT / ".cache" / "npm")},
+        [*npm.conformance(), *words],
         cwd=PROJECT,
         capture_output=True,
         text=True,
