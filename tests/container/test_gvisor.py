@@ -73,8 +73,11 @@ def test_running_out_of_memory_ends_the_sandbox_and_no_other(seen: Seen) -> None
     async def main() -> None:
         async with containers(seen.socket, runtime="runsc") as backend:
             other, box = await backend.create(small), await backend.create(small)
+            result = await box.exec("sh", ["-c", "head -c 300m /dev/zero | tail -c 300m | wc -c"])
+            assert result.out_of_memory
+            assert result.exit_code == 137
             with pytest.raises(SandboxLostError) as caught:
-                await box.exec("sh", ["-c", "head -c 300m /dev/zero | tail -c 300m | wc -c"])
+                await box.exec("true")
             assert caught.value.cause == "out of memory"
             await box.aclose()
             assert (await other.exec("echo", ["well"])).stdout == b"well\n"

@@ -78,6 +78,7 @@ DISRUPTIONS: Mapping[str, str] = {
 """Why a pod is about to be removed, as new servers say in its condition `DisruptionTarget`."""
 
 _OOM = "OOMKilled"
+_KILLED = 137
 _NOT_STARTED = ("ContainerCannotRun", "StartError", "ContainerStatusUnknown")
 _FORBIDDEN, _NOT_FOUND, _INVALID = 403, 404, 422
 _UNAUTHORIZED = 401
@@ -157,7 +158,8 @@ def pod_end(pod: Mapping[str, Any]) -> End | None:
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")[:1000]
     state = container_status(pod).get("state") or {}
     ended = state.get("terminated")
-    if ended and ended.get("reason") == _OOM:
+    # It is said of a container in which anything was killed; what has lived on has its own code.
+    if ended and ended.get("reason") == _OOM and _code(ended) == _KILLED:
         return End("out of memory", message, _code(ended))
     if reason in POD_REASONS:
         return End(POD_REASONS[reason], message or reason, _code(ended))

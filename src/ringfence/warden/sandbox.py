@@ -90,6 +90,7 @@ _FARTHEST = (1 << 62) - 1  # in a file, as the kernel counts
 _FILE_HEAD = 8
 _LITTLE = 4096  # more than any operation writes that returns no content
 _SIGKILL = 9
+_OUT_OF_MEMORY = "out of memory"
 _LAST_SIGNAL = 64
 
 _KINDS = {
@@ -478,7 +479,7 @@ class WardenProcess(Process):
     @property
     def ended(self) -> bool:
         """Whether its end is known."""
-        return self._channel.end is not None
+        return self._channel.end is not None or self._exit is not None
 
     @property
     def pid(self) -> int | None:  # type: ignore[override]  # known only once it has started
@@ -500,10 +501,22 @@ class WardenProcess(Process):
         channel, connection = self._channel, self._connection
         try:
             await connection.wait(channel, lambda: bool(channel.chunks) or channel.end is not None)
-        except SandboxLostError:
+        except SandboxLostError as error:
             if connection.silent and channel.deadline <= time.monotonic():
                 raise DeadlineError from None
-            raise
+            if not self._died_of_memory(error):
+                raise
+            self._exit = Exit(128 + _SIGKILL, ExitReason.OUT_OF_MEMORY)
+
+    def _died_of_memory(self, error: SandboxLostError) -> bool:
+        """Whether the memory limit has ended all of the sandbox at once, this command with it.
+
+        That is how the command ended, as whoever runs the sandbox says; that the sandbox is lost
+        is told to the next call.
+        """
+        counter = self._sandbox.host.oom_kills
+        counted = counter is None or counter() > self._oom_before
+        return error.cause == _OUT_OF_MEMORY and counted and not self._killed
 
     async def _give_credit(self, chunk: Chunk) -> None:
         """Let the program write on, once half of its window has been consumed."""
@@ -535,7 +548,7 @@ class WardenProcess(Process):
     async def kill(self, signal: int | None = None) -> None:
         if signal is not None and not 1 <= signal <= _LAST_SIGNAL:
             raise CommandError(f"there is no signal {signal}")
-        if self._channel.end is not None:
+        if self.ended:
             return
         self._killed = self._killed or signal in (None, _SIGKILL)
         await self._connection.send(kill_frame(self._channel.id, signal))
