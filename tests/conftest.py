@@ -23,6 +23,16 @@ for _number, _usual in (
         signal.signal(_number, _usual)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let an example of hypothesis take what it takes on a busy machine."""
+    if config.pluginmanager.has_plugin("hypothesispytest"):  # some frameworks' suites have none
+        from hypothesis import HealthCheck, settings
+
+        patient = [HealthCheck.too_slow]
+        settings.register_profile("patient", deadline=None, suppress_health_check=patient)
+        settings.load_profile("patient")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

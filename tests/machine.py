@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import tempfile
 import threading
 import time
@@ -16,6 +17,14 @@ import anyio
 from ringfence import inventory
 
 CGROUPS = Path("/sys/fs/cgroup")
+
+SOON = 30.0
+"""Seconds for what takes none on an idle machine: to tell it from never on a busy one."""
+
+
+def new_mark() -> str:
+    """Return seconds for `sleep` that are in no other process's command line on this machine."""
+    return f"86400.{secrets.randbelow(10**12):012}"
 
 
 def processes_with(mark: str) -> list[int]:
@@ -55,7 +64,7 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def until_gone(pids: Collection[int], seconds: float = 5.0) -> list[int]:
+def until_gone(pids: Collection[int], seconds: float = SOON) -> list[int]:
     """Wait for processes to end and return those that do not; zombies count as ended."""
     deadline = time.monotonic() + seconds
     while left := [pid for pid in pids if state_of(pid) not in ("", "Z", "X")]:
@@ -174,7 +183,7 @@ def _children() -> list[int]:
     return found
 
 
-async def steady(seconds: float = 0.15) -> Held:
+async def steady(seconds: float = 0.4) -> Held:
     """Return what is held when that has not changed for a while."""
     last, since = held(), time.monotonic()
     while time.monotonic() - since < seconds:
@@ -184,7 +193,7 @@ async def steady(seconds: float = 0.15) -> Held:
     return last
 
 
-async def nothing_left(before: Held, seconds: float = 5.0) -> None:
+async def nothing_left(before: Held, seconds: float = SOON) -> None:
     """Fail if more is held than before, once some time to let go has passed."""
     deadline = time.monotonic() + seconds
     while grown := held().beyond(before):
@@ -193,7 +202,7 @@ async def nothing_left(before: Held, seconds: float = 5.0) -> None:
         await anyio.sleep(0.05)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0, *, what: str = "") -> None:
+async def until(condition: Callable[[], bool], seconds: float = SOON, *, what: str = "") -> None:
     """Wait until something is so, or fail."""
     with anyio.move_on_after(seconds):
         while not condition():

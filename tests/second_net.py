@@ -51,7 +51,7 @@ def second_net() -> Iterator[None]:
             with (home / "cgroup.procs").open("r+") as file:
                 file.write(str(os.getpid()))
         left = _left_in(net)
-        deadline = time.monotonic() + 5  # what was killed last takes its time to go
+        deadline = time.monotonic() + 30  # what was killed last takes its time to go
         while left and time.monotonic() < deadline:
             time.sleep(0.05)
             left = _left_in(net)

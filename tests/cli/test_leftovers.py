@@ -54,7 +54,7 @@ def test_what_a_killed_owner_left_is_shown_and_removed(cli: Cli) -> None:
         assert process.stdout
         process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(30)
     (found,) = listed(cli)
     assert not found["alive"]
     assert os.path.isdir(found["work_dir"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import venv
 from pathlib import Path
 
@@ -114,11 +113,13 @@ def test_a_full_disk_is_our_fault_and_not_the_programs(cli: Cli) -> None:
 
 def test_a_timeout_ends_all_and_keeps_the_output(cli: Cli, backend: str) -> None:
     script = "printf begun; sleep 3141 & sleep 3141"
-    began = time.monotonic()
-    done = cli("run", "--backend", backend, "--timeout", "0.5", "--", "sh", "-c", script)
-    assert (done.code, done.out) == (124, b"begun")
-    assert done.err == "ringfence: timed out after 500 ms; all that it had started was killed\n"
-    assert time.monotonic() - began < 10
+    for timeout, said in (("0.5", "500 ms"), ("10", "10 s")):
+        done = cli("run", "--backend", backend, "--timeout", timeout, "--", "sh", "-c", script)
+        wanted = f"ringfence: timed out after {said}; all that it had started was killed\n"
+        assert (done.code, done.err) == (124, wanted)
+        if done.out:  # a busy machine may not have come to it in the shorter time
+            break
+    assert done.out == b"begun"
 
 
 def test_a_timeout_of_more_than_five_minutes_is_had(cli: Cli) -> None:
@@ -293,9 +294,13 @@ def test_the_workspace_is_exported_and_what_is_left_out_is_told(cli: Cli, backen
 
 def test_what_a_timed_out_command_wrote_is_exported(cli: Cli) -> None:
     script = "echo partial > file; sleep 100"
-    done = cli("run", "--timeout", "0.5", "--export", "out", "--", "sh", "-c", script)
-    assert done.code == 124
-    assert (cli.directory / "out/file").read_text() == "partial\n"
+    file = cli.directory / "out/file"
+    for timeout in ("0.5", "10"):
+        done = cli("run", "--timeout", timeout, "--export", "out", "--", "sh", "-c", script)
+        assert done.code == 124
+        if file.exists():  # a busy machine may not have come to it in the shorter time
+            break
+    assert file.read_text() == "partial\n"
 
 
 def test_names_can_not_steer_the_terminal(cli: Cli) -> None:

@@ -57,14 +57,14 @@ def terminal(cli: Cli, *args: str) -> Iterator[Terminal]:
 def test_a_program_reads_end_of_file_where_we_have_a_terminal(cli: Cli) -> None:
     with terminal(cli, "run", "--", "sh", "-c", "cat; tty; echo ended") as term:
         assert b"not a tty\r\nended\r\n" in term.read_until(b"ended")
-        assert term.process.wait(20) == 0
+        assert term.process.wait(30) == 0
 
 
 def test_a_script_can_be_typed(cli: Cli) -> None:
     with terminal(cli, "run", "-") as term:
         term.type(b"print(6 * 7)\n\x04")
         assert b"42\r\n" in term.read_until(b"42\r\n")
-        assert term.process.wait(20) == 0
+        assert term.process.wait(30) == 0
 
 
 def test_ctrl_c_ends_it_with_130_and_without_a_word(cli: Cli, backend: str) -> None:
@@ -72,14 +72,19 @@ def test_ctrl_c_ends_it_with_130_and_without_a_word(cli: Cli, backend: str) -> N
     with terminal(cli, "run", "--backend", backend, "--", "sh", "-c", script) as term:
         term.read_until(b"ready\r\n")
         term.type(b"\x03")
-        assert term.process.wait(20) == 130
+        assert term.process.wait(30) == 130
         assert term.seen == b"ready\r\n"
 
 
 def test_our_own_lines_begin_a_line(cli: Cli) -> None:
-    with terminal(cli, "run", "--timeout", "0.3", "--", "sh", "-c", "printf x; sleep 60") as term:
-        assert b"x\r\nringfence: timed out" in term.read_until(b"timed out")
-        assert term.process.wait(20) == 124
+    for timeout in ("0.3", "10"):
+        args = ("run", "--timeout", timeout, "--", "sh", "-c", "printf x; sleep 60")
+        with terminal(cli, *args) as term:
+            said = term.read_until(b"timed out")
+            assert term.process.wait(30) == 124
+        if said.startswith(b"x"):  # a busy machine may not have come to it in the shorter time
+            break
+    assert b"x\r\nringfence: timed out" in said
 
 
 def test_pipes_that_do_not_block_lose_nothing(cli: Cli) -> None:
@@ -103,5 +108,5 @@ def test_pipes_that_do_not_block_lose_nothing(cli: Cli) -> None:
         with os.fdopen(out_read, "rb") as file:
             received = file.read()
         assert process.stderr
-        assert (process.stderr.read(), process.wait(20)) == (b"", 0)
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)
     assert received == data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +17,9 @@ STUBS = {
     "blocked": ("echo 'bwrap: loopback: Failed RTM_NEWADDR: not permitted' >&2; exit 1", "RTM_NEW"),
     "silent": ("exit 1", ""),
     "killed": ("kill -KILL $$", ""),
-    "hanging": ("exec sleep 60", ""),
-    "talking": ("head -c 5000 /dev/urandom; exec sleep 60", ""),
-    "talking on the socket": ("head -c 5000 /dev/urandom >&0; exec sleep 60", ""),
+    "hanging": ("exec sleep 300", ""),
+    "talking": ("head -c 5000 /dev/urandom; exec sleep 300", ""),
+    "talking on the socket": ("head -c 5000 /dev/urandom >&0; exec sleep 300", ""),
     # What comes after the last option is the program; a bwrap that isolates nothing runs it.
     "isolating nothing": ('while [ "$1" != -- ]; do shift; done; shift; exec "$@"', ""),
 }
@@ -53,11 +52,9 @@ def test_a_bwrap_that_does_not_work(name: str, open_dir: Path) -> None:
         async with backend:
             await backend.execute("touch", [str(witness)])
 
-    began = time.monotonic()
     with pytest.raises(BackendUnavailableError) as caught:
         anyio.run(main)
     assert text in str(caught.value)
-    assert time.monotonic() - began < 15
     assert not witness.exists()
     probe = anyio.run(_stub(open_dir, script).probe)
     assert not probe.ok

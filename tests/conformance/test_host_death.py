@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..machine import processes_with
+from ..machine import SOON, new_mark, processes_with, until_gone
 
 PROGRAM = """
 import sys
@@ -37,7 +36,7 @@ anyio.run(main, *sys.argv[1:])
 @pytest.mark.parametrize("name", ["process", "bubblewrap"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_its_host(name: str, number: signal.Signals, tmp_path: Path) -> None:
-    marker = f"86399.{random.randrange(10**9)}"
+    marker = new_mark()
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, name, marker],
         stdout=subprocess.PIPE,
@@ -46,16 +45,13 @@ def test_nothing_outlives_its_host(name: str, number: signal.Signals, tmp_path: 
     ) as host:
         assert host.stdout
         assert host.stdout.readline() == b"started\n"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + SOON
         while len(_running(marker, host.pid)) < 4:
             assert time.monotonic() < deadline, "the commands did not start"
             time.sleep(0.05)
         host.send_signal(number)
-        host.wait(20)
-    deadline = time.monotonic() + 5
-    while left := _running(marker, host.pid):
-        assert time.monotonic() < deadline, f"{len(left)} processes outlive their host"
-        time.sleep(0.05)
+        host.wait(SOON)
+    assert until_gone(_running(marker, host.pid)) == []
 
 
 def _running(marker: str, host: int) -> list[int]:

@@ -19,10 +19,11 @@ from ringfence.errors import (
 )
 from ringfence.models import Command, FileKind
 
+from ..machine import SOON
 from .conftest import Factory
 from .test_attacks import is_sound
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 NAMES = (b"\xff\xfe", b"a\nb", b" ", b"-rf", b"\xc3\x28", b"x" * 255, "é".encode(), b"'\"$(x)`")
 
@@ -111,7 +112,7 @@ def test_what_is_refused(factory: Factory, name: str) -> None:
         await sandbox.write_file("file", b"x")
         made = await sandbox.exec("sh", ["-c", "ln -s / link; ln -s /proc proc; mkfifo fifo"])
         assert made.exit_code == 0
-        with anyio.fail_after(5), pytest.raises(SandboxError) as caught:
+        with anyio.fail_after(SOON), pytest.raises(SandboxError) as caught:
             await REFUSED[name](sandbox)
         assert isinstance(caught.value, (CommandError, WorkspaceError)), caught.value
 

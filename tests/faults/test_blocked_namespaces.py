@@ -42,7 +42,7 @@ def test_user_namespaces_that_are_switched_off(own_places: Path) -> None:
         env={**os.environ, "RINGFENCE_STATE_DIR": str(own_places / "blocked")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=50,
     )
     assert tried.returncode == 0, tried.stderr
     assert tried.stdout.startswith("refused: bubblewrap can't make a sandbox here")

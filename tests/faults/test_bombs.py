@@ -11,11 +11,11 @@ from ringfence.backend import Sandbox
 from ringfence.errors import NoSpaceError
 from ringfence.models import Command, Enforcement, ExitReason, Limits, SandboxSpec
 
-from ..machine import forget_peak, processes_with, status_bytes
+from ..machine import SOON, forget_peak, processes_with, status_bytes
 from .conftest import Factory
 from .test_attacks import PYTHON, is_sound
 
-pytestmark = [pytest.mark.hostile, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
 
@@ -47,13 +47,13 @@ def test_a_fork_bomb_ends_at_its_deadline(jails: Factory, name: str) -> None:
         limits = Limits(pids=100, memory_bytes=512 * MIB)
         async with jails() as backend, await backend.create(SandboxSpec(limits=limits)) as sandbox:
             mark = f"# {os.urandom(4).hex()}"
-            with anyio.fail_after(40):
+            with anyio.fail_after(120):
                 result = await sandbox.exec(python(FORK_BOMBS[name] + mark), timeout=2)
                 # Each child takes memory too, and the kernel may end the first of them for it.
                 assert result.timed_out or result.exit_code == 137
                 if result.timed_out:
                     assert not processes_with(mark)
-                await is_sound(sandbox, 20)
+                await is_sound(sandbox)
 
     anyio.run(main)
 
@@ -108,7 +108,7 @@ def test_a_million_files(jails: Factory) -> None:
         async with jails() as backend, await backend.create() as sandbox:
             if sandbox.capabilities.limits.workspace_files is not Enforcement.ENFORCED:
                 pytest.skip("an ordinary user can't limit the number of files")
-            result = await sandbox.exec(python(script), timeout=60)
+            result = await sandbox.exec(python(script), timeout=200)
             made, errno = map(int, result.stdout.split())
             assert 90_000 < made < 100_000
             assert errno == 28
@@ -141,13 +141,15 @@ def test_endless_output_takes_no_memory(factory: Factory, name: str) -> None:
             await sandbox.exec("true")
             forget_peak()
             before = status_bytes("VmRSS")
-            result = await sandbox.exec("sh", ["-c", OUTPUT[name]], timeout=1.5)
-            assert result.timed_out
+            for timeout in (1.5, 30):
+                result = await sandbox.exec("sh", ["-c", OUTPUT[name]], timeout=timeout)
+                assert result.timed_out
+                assert len(result.stdout) <= MIB
+                if name == "of single bytes" or result.stdout_bytes > 100 * MIB:
+                    break  # a busy machine may not come to so much in the shorter time
+            else:
+                raise AssertionError(f"only {result.stdout_bytes} bytes")
             assert status_bytes("VmHWM") - before < 20 * MIB
-            assert len(result.stdout) <= MIB
-            if name != "of single bytes":
-                assert result.stdout_truncated
-                assert result.stdout_bytes > 10 * MIB
             await is_sound(sandbox)
 
     anyio.run(main)
@@ -187,11 +189,14 @@ def test_a_program_that_ignores_every_signal(factory: Factory) -> None:
     async def main() -> None:
         async with factory() as backend, await backend.create() as sandbox:
             mark = f"# {os.urandom(4).hex()}"
-            with anyio.fail_after(10):
-                result = await sandbox.exec(python(script + mark), timeout=0.5)
-            assert result.timed_out
+            for timeout in (0.5, 10):
+                with anyio.fail_after(timeout + SOON):
+                    result = await sandbox.exec(python(script + mark), timeout=timeout)
+                assert result.timed_out
+                assert not processes_with(mark)
+                if result.stdout:  # a busy machine may not have come to it in the shorter time
+                    break
             assert result.stdout.startswith(b"deaf")
-            assert not processes_with(mark)
             await is_sound(sandbox)
 
     anyio.run(main)

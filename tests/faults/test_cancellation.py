@@ -13,13 +13,13 @@ import pytest
 from ringfence.backend import Backend, Sandbox
 from ringfence.models import Command
 
-from ..machine import Held, held, nothing_left, processes_with, steady, until_gone
+from ..machine import SOON, Held, new_mark, nothing_left, processes_with, steady, until_gone
 from .conftest import Factory
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-MARK = "86398.25"
-MOST_AWAITS = 60
+MARK = new_mark()
+MOST_AWAITS = 300
 
 Cancel = Callable[[], object]
 Operation = Callable[[Backend, Sandbox], Awaitable[object]]
@@ -155,7 +155,7 @@ def test_in_a_sandbox_that_lives_on(factory: Factory, name: str, way: str) -> No
     async def main() -> None:
         async with factory() as backend, await backend.create() as sandbox:
             await IN_SANDBOX[name](backend, sandbox)
-            before = held()
+            before = await steady()
             for count in range(1, MOST_AWAITS):
                 reached = await WAYS[way](IN_SANDBOX[name](backend, sandbox), count)
                 assert not processes_with(MARK), f"alive after await {count}"
@@ -170,7 +170,7 @@ def test_in_a_sandbox_that_lives_on(factory: Factory, name: str, way: str) -> No
 
 
 async def still_good(sandbox: Sandbox, count: int) -> None:
-    result = await sandbox.exec("sh", ["-c", "echo good; exit 5"], timeout=5)
+    result = await sandbox.exec("sh", ["-c", "echo good; exit 5"], timeout=SOON)
     assert (result.stdout, result.exit_code) == (b"good\n", 5), f"after await {count}"
 
 
@@ -185,8 +185,8 @@ def test_of_a_backend(factory: Factory, name: str, way: str) -> None:
             before = await settled(backend)
             for count in range(1, MOST_AWAITS):
                 reached = await WAYS[way](ON_BACKEND[name](backend, sandbox), count)
-                assert (await backend.execute("true", timeout=10)).exit_code == 0
-                assert not until_gone(processes_with(MARK), 2), f"alive after await {count}"
+                assert (await backend.execute("true", timeout=SOON)).exit_code == 0
+                assert not until_gone(processes_with(MARK)), f"alive after await {count}"
                 await nothing_left(before)
                 if not reached:
                     assert count > 2
@@ -198,7 +198,7 @@ def test_of_a_backend(factory: Factory, name: str, way: str) -> None:
 
 async def settled(backend: Backend) -> Held:
     """Let a spare be there again, and all that goes on in the background be done."""
-    assert (await backend.execute("true", timeout=10)).exit_code == 0
+    assert (await backend.execute("true", timeout=SOON)).exit_code == 0
     return await steady()
 
 
@@ -213,7 +213,7 @@ def test_of_closing(factory: Factory, way: str) -> None:
                 sandbox = await backend.create()
                 await sandbox.start(shell(f"(setsid sleep {MARK} &) ; sleep {MARK}"))
                 reached = await WAYS[way](sandbox.aclose(), count)
-                assert not until_gone(processes_with(MARK), 2 if way == "task" else 0)
+                assert not until_gone(processes_with(MARK), SOON if way == "task" else 0)
                 await sandbox.aclose()
                 await nothing_left(before)
                 if not reached:

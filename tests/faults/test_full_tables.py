@@ -14,7 +14,7 @@ from ringfence.models import Command, Limits, SandboxSpec
 
 from .conftest import Factory
 
-pytestmark = [pytest.mark.hostile, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(300)]
 
 FORKS = """
 import os, time
@@ -31,7 +31,7 @@ FULL = Command(("/usr/bin/python3", "-c", FORKS), leftovers="kill")
 
 async def read_until_refused(sandbox: Sandbox) -> None:
     """Read a file, for which the sandbox may have a process ready at first."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             await sandbox.read_file("kept")
 

@@ -16,12 +16,21 @@ from ringfence.errors import CreateError, SandboxClosedError, SandboxLostError
 from ringfence.models import Command
 from ringfence.warden.sandbox import WardenSandbox
 
-from ..machine import children_of, nothing_left, processes_with, steady, until, until_gone
+from ..machine import (
+    SOON,
+    children_of,
+    new_mark,
+    nothing_left,
+    processes_with,
+    steady,
+    until,
+    until_gone,
+)
 from .conftest import BACKENDS, Factory
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
-MARK = "86396.5"
+MARK = new_mark()
 
 
 def warden_of(sandbox: Sandbox) -> int:
@@ -38,9 +47,9 @@ async def write_on(sandbox: Sandbox) -> None:
 
 
 USES: dict[str, Callable[[Sandbox], Awaitable[object]]] = {
-    "exec": lambda box: box.exec("sleep", [MARK], timeout=20),
+    "exec": lambda box: box.exec("sleep", [MARK], timeout=200),
     "write": write_on,
-    "stream": lambda box: box.exec("sh", ["-c", "yes"], timeout=20),
+    "stream": lambda box: box.exec("sh", ["-c", "yes"], timeout=200),
 }
 
 
@@ -51,10 +60,8 @@ def test_a_warden_that_is_killed(factory: Factory, use: str) -> None:
             await backend.execute("true")
             before = await steady()
             async with await backend.create() as sandbox:
-                began = anyio.current_time()
-                with pytest.raises(SandboxLostError) as caught:
+                with anyio.fail_after(SOON), pytest.raises(SandboxLostError) as caught:
                     await while_killing(warden_of(sandbox), USES[use](sandbox))
-                assert anyio.current_time() - began < 5
                 assert caught.value.cause in ("died", "out of memory")
                 with pytest.raises(SandboxLostError):
                     await sandbox.exec("true")
@@ -62,7 +69,7 @@ def test_a_warden_that_is_killed(factory: Factory, use: str) -> None:
                     await sandbox.read_file("x")
             with pytest.raises(SandboxClosedError):
                 await sandbox.exec("true")
-            assert not until_gone(processes_with(MARK), 2)
+            assert not until_gone(processes_with(MARK))
             assert (await backend.execute("true")).exit_code == 0
             await nothing_left(before)
 
@@ -84,13 +91,13 @@ def test_a_program_that_kills_its_warden() -> None:
 
     What it has started itself would live on, as the backend's notes say.
     """
-    script = 'read -r _ _ _ parent _ </proc/$PPID/stat; kill -9 "$parent"; exec sleep 60'
+    script = 'read -r _ _ _ parent _ </proc/$PPID/stat; kill -9 "$parent"; exec sleep 300'
 
     async def main() -> None:
         async with BACKENDS["process"]() as backend:
             async with await backend.create() as sandbox:
-                with anyio.fail_after(5), pytest.raises(SandboxLostError):
-                    await sandbox.exec("sh", ["-c", script], timeout=30)
+                with anyio.fail_after(SOON), pytest.raises(SandboxLostError):
+                    await sandbox.exec("sh", ["-c", script], timeout=200)
             assert (await backend.execute("true")).exit_code == 0
 
     anyio.run(main)
@@ -102,12 +109,12 @@ def test_a_warden_that_is_stopped(factory: Factory) -> None:
     async def main() -> None:
         async with factory() as backend, await backend.create() as sandbox:
             os.kill(warden_of(sandbox), signal.SIGSTOP)
-            with anyio.fail_after(15):
+            with anyio.fail_after(60):
                 result = await sandbox.exec("sleep", [MARK], timeout=0.2)
             assert result.timed_out
             with pytest.raises(SandboxLostError):
                 await sandbox.exec("true")
-        assert not until_gone(processes_with(MARK), 2)
+        assert not until_gone(processes_with(MARK))
 
     anyio.run(main)
 
@@ -116,9 +123,10 @@ def test_a_sandbox_that_reaches_its_age(factory: Factory) -> None:
     async def main() -> None:
         async with factory() as backend, await backend.create() as sandbox:
             assert isinstance(sandbox, WardenSandbox)
-            sandbox.set_lifetime(1.0)
             await sandbox.start(Command(("sh", "-c", f"(setsid sleep {MARK} &) ; sleep {MARK}")))
             await until(lambda: len(processes_with(MARK)) >= 2, what="its commands are there")
+            sandbox.set_lifetime(0.5)
+            await sandbox.start(Command(("sleep", MARK)))  # from which on it counts
             await until(lambda: not processes_with(MARK), what="its commands are gone")
             with pytest.raises(SandboxLostError, match="age"):
                 await sandbox.exec("true")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import anyio
 import pytest
@@ -12,10 +13,11 @@ from ringfence.backend import Sandbox
 from ringfence.errors import SandboxClosedError, SandboxLostError
 from ringfence.warden.sandbox import WardenSandbox
 
+from ..machine import SOON
 from .conftest import Factory
 from .test_lost_wardens import warden_of
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 async def ping_for_ever(sandbox: Sandbox) -> None:
@@ -37,7 +39,7 @@ def test_a_live_one_answers_also_beside_its_commands(factory: Factory) -> None:
                 for _ in range(5):
                     group.start_soon(count)
                     for _ in range(20):
-                        group.start_soon(sandbox.ping)
+                        group.start_soon(partial(sandbox.ping, timeout=SOON))
             assert [len(result.stdout) for result in found] == [300_002] * 5
             await sandbox.ping()
 
@@ -62,7 +64,7 @@ def test_a_stopped_one_is_silent_and_a_late_answer_is_no_fault(factory: Factory)
                 await sandbox.ping(timeout=0.2)
             assert caught.value.cause == "silent"
             os.kill(warden_of(sandbox), signal.SIGCONT)
-            await sandbox.ping(timeout=10)
+            await sandbox.ping(timeout=SOON)
             assert (await sandbox.exec("true")).ok
 
     anyio.run(main)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import pytest
 
 from ringfence import inventory
 
+from ..machine import new_mark, processes_with, until_gone
 from .conftest import usable
-from .test_dead_hosts import gone_within, remains
+from .test_dead_hosts import remains
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 HOST = """
 import sys
@@ -42,7 +42,7 @@ def test_nothing_is_set_free(name: str, own_places: Path) -> None:
     """Catches a reaper that kills a warden while it is killing, and leaves a stopped tree."""
     usable(name)
     for _ in range(4):
-        mark = f"86394.{random.randrange(10**9)}"
+        mark = new_mark()
         with subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", HOST, name, mark],
             stdout=subprocess.PIPE,
@@ -53,5 +53,5 @@ def test_nothing_is_set_free(name: str, own_places: Path) -> None:
             host.send_signal(signal.SIGKILL)
             host.wait()
             inventory.reap()
-        gone_within(5, mark)
+        assert until_gone(processes_with(mark)) == []
     assert remains(own_places) == []

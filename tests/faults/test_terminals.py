@@ -18,9 +18,10 @@ from ringfence.models import Command, Result, TerminalSize
 from ringfence.process import Process
 from ringfence.warden.binary import warden_path
 
+from ..machine import SOON
 from .conftest import Factory
 
-pytestmark = [pytest.mark.hostile, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(300)]
 
 PYTHON = "/usr/bin/python3"
 
@@ -59,19 +60,19 @@ os._exit(6)
 """
 
 
-def in_terminal(*argv: str, timeout: float = 20.0) -> Command:
+def in_terminal(*argv: str, timeout: float = 60.0) -> Command:
     return Command(argv, terminal=TerminalSize(), timeout=timeout)
 
 
 async def is_sound(sandbox: Sandbox) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(SOON):
         result = await sandbox.exec(in_terminal("sh", "-c", "stty size; exit 3"))
         assert (result.exit_code, result.stdout[:5]) == (3, b"24 80")
 
 
 async def read_until(running: Process, wanted: bytes) -> None:
     seen = b""
-    with anyio.fail_after(30):
+    with anyio.fail_after(SOON):
         while wanted not in seen:
             chunk = await running.receive()
             assert chunk is not None, seen
@@ -81,7 +82,7 @@ async def read_until(running: Process, wanted: bytes) -> None:
 def test_a_program_that_takes_all_terminals_it_can(jails: Factory) -> None:
     async def main() -> None:
         async with jails() as backend, await backend.create() as sandbox:
-            hog = await sandbox.start(in_terminal(PYTHON, "-c", HOG, timeout=60))
+            hog = await sandbox.start(in_terminal(PYTHON, "-c", HOG, timeout=200))
             await read_until(hog, b"full")
             await is_sound(sandbox)
             async with await backend.create() as other:
@@ -103,7 +104,7 @@ def test_a_program_that_changes_its_terminal_without_an_end(factory: Factory) ->
                 with anyio.move_on_after(0.05):  # one that reads nothing takes 64 KiB
                     await running.write_stdin(b"typed\n\x03\x13" * 100)
             await running.close_stdin()
-            with anyio.fail_after(20):
+            with anyio.fail_after(SOON):
                 await running.wait()  # by itself, or by the key that interrupts
             await is_sound(sandbox)
 
@@ -115,7 +116,7 @@ def test_what_is_left_behind_can_flood_its_terminal_in_vain(factory: Factory) ->
 
     async def main() -> Result:
         async with factory() as backend, await backend.create() as sandbox:
-            with anyio.fail_after(20):
+            with anyio.fail_after(SOON):
                 result = await sandbox.exec(in_terminal("sh", "-c", script))
             await is_sound(sandbox)
             return result
@@ -176,7 +177,7 @@ def test_when_there_is_none_left_it_is_a_typed_error(
 
     async def main() -> None:
         async with a_sandbox_where(setup, tmp_path, monkeypatch) as sandbox:
-            held = [await sandbox.start(in_terminal("sleep", "60")) for _ in range(2)]
+            held = [await sandbox.start(in_terminal("sleep", "300")) for _ in range(2)]
             for _ in range(3):
                 with pytest.raises(LimitError, match="no terminal could be opened") as caught:
                     await sandbox.exec(in_terminal("true"))

@@ -89,7 +89,7 @@ def test_a_program_over_its_memory_is_killed_and_counted(
     groups.append(group)
     assert group.oom_kills() == 0
     with running(group, HOG) as hog:
-        output, _ = hog.communicate(timeout=30)
+        output, _ = hog.communicate(timeout=50)
     assert (hog.returncode, output) == (-9, "")
     assert group.oom_kills() == 1
     peak = group.peak_memory()
@@ -104,7 +104,7 @@ def test_a_program_within_its_memory_is_left_alone(
     group = cgroups.Group.create(hierarchy, f"fits-{os.getpid()}", memory_bytes=400 * MIB)
     groups.append(group)
     with running(group, HOG) as hog:
-        output, _ = hog.communicate(timeout=30)
+        output, _ = hog.communicate(timeout=50)
     assert (hog.returncode, output) == (0, f"{200 * MIB}\n")
     assert group.oom_kills() == 0
 
@@ -119,7 +119,7 @@ def test_no_more_processes_than_the_limit(
         assert bomb.stdout is not None
         assert bomb.stdout.readline() == "19\n"
         assert group.kill()
-        assert bomb.wait(timeout=5) == -9
+        assert bomb.wait(timeout=30) == -9
     assert [Path(path).read_text() for path in group.procs_files] == [""] * len(group.dirs)
 
 
@@ -136,16 +136,16 @@ def test_kill_ends_a_program_that_forks_without_end(
             assert bomb.stdout is not None
             assert bomb.stdout.readline() == "on\n"
             assert group.kill()
-            assert bomb.wait(timeout=5) == -9
+            assert bomb.wait(timeout=30) == -9
         assert group.remove()
 
 
 def test_the_cpu_limit_is_held(hierarchy: cgroups.Hierarchy, groups: list[cgroups.Group]) -> None:
-    group = cgroups.Group.create(hierarchy, f"spin-{os.getpid()}", cpus=0.2)
+    group = cgroups.Group.create(hierarchy, f"spin-{os.getpid()}", cpus=0.05)
     groups.append(group)
-    spin = JOIN + "import time\nwhile time.process_time() < 0.3: pass\nprint('done')\n"
+    spin = JOIN + "import time\nwhile time.process_time() < 0.15: pass\nprint('done')\n"
     with running(group, spin) as program:
-        assert program.communicate(timeout=30)[0] == "done\n"
+        assert program.communicate(timeout=50)[0] == "done\n"
     # A share of a busy machine can be small without a limit: the kernel says who held it back.
     [stat] = [path for path in (Path(place, "cpu.stat") for place in group.dirs) if path.exists()]
     counts = dict(line.split() for line in stat.read_text().splitlines())
@@ -157,11 +157,11 @@ def test_a_running_process_can_be_put_in(
 ) -> None:
     group = cgroups.Group.create(hierarchy, f"attach-{os.getpid()}", pids=5)
     groups.append(group)
-    with subprocess.Popen(["sleep", "30"]) as sleeper:
+    with subprocess.Popen(["sleep", "300"]) as sleeper:
         group.attach(sleeper.pid)
         assert group.remove(timeout=0.05) is False
         assert cgroups.destroy(group.dirs) is True
-        assert sleeper.wait(timeout=5) == -9
+        assert sleeper.wait(timeout=30) == -9
 
 
 def test_fifty_groups_at_once_leave_nothing(hierarchy: cgroups.Hierarchy) -> None:
@@ -175,7 +175,7 @@ def test_fifty_groups_at_once_leave_nothing(hierarchy: cgroups.Hierarchy) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert len(made) == 50
     assert all(group.remove() for group in made)
     assert [path for group in made for path in group.dirs if os.path.exists(path)] == []
@@ -207,7 +207,7 @@ def test_what_a_killed_owner_had_in_a_group_is_reaped(
         stray = int(process.stdout.readline())
         assert inventory.reap() == 0
         process.kill()
-        process.wait(timeout=5)
+        process.wait(timeout=30)
         assert inventory.process_start_time(stray) is not None
         assert inventory.reap() == 1
     assert inventory.process_start_time(stray) is None
@@ -229,7 +229,7 @@ def test_probing_and_ending_leaves_nothing(
         name = f"probe-in-{os.getpid()}"
         groups.append(cgroups.Group.create(hierarchy, name, cpus=1, pids=50))
         with running(groups[0], JOIN + code) as probing:
-            parents = probing.communicate(timeout=30)[0].split()
+            parents = probing.communicate(timeout=50)[0].split()
         assert sorted(parents) == sorted(f"{own}/ringfence" for own in groups[0].dirs)
     else:
         argv = [sys.executable, "-c", code]

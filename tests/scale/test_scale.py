@@ -15,13 +15,13 @@ from ringfence.config import BubblewrapConfig, ProcessConfig
 from ringfence.models import Command
 
 from ..faults.conftest import usable
-from ..machine import Held, held, nothing_left, steady
+from ..machine import SOON, Held, held, nothing_left, steady
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
-    "process": lambda: ProcessBackend(ProcessConfig()),
-    "bubblewrap": lambda: BubblewrapBackend(BubblewrapConfig()),
+    "process": lambda: ProcessBackend(ProcessConfig(start_timeout=120.0)),
+    "bubblewrap": lambda: BubblewrapBackend(BubblewrapConfig(start_timeout=120.0)),
 }
 AT_ONCE = 200
 IN_A_ROW = 1000
@@ -31,6 +31,10 @@ IN_A_ROW = 1000
 def factory(request: pytest.FixtureRequest) -> Callable[[], Backend]:
     usable(request.param)
     return BACKENDS[request.param]
+
+
+async def processes_in(sandbox: Sandbox) -> int:
+    return int((await sandbox.exec("sh", ["-c", "ls /proc | grep -c '^[0-9]'"])).stdout)
 
 
 def flat(before: Held, now: Held) -> None:
@@ -55,7 +59,9 @@ def test_two_hundred_at_once(
             await made.wait()
             own = str(number).encode()
             await sandbox.write_file("own", own)
-            result = await sandbox.exec("sh", ["-c", "cat own; echo; ls | wc -l; exit 3"])
+            result = await sandbox.exec(
+                "sh", ["-c", "cat own; echo; ls | wc -l; exit 3"], timeout=120
+            )
             assert (result.stdout.split(), result.exit_code) == ([own, b"1"], 3)
             counts["used"] += 1
             if counts["used"] == AT_ONCE:
@@ -134,9 +140,10 @@ def test_a_thousand_commands_of_one_sandbox(factory: Callable[[], Backend]) -> N
                 for number in range(20):
                     group.start_soon(worker, sandbox, f"of-{number}")
             await nothing_left(before)
-            inside = await sandbox.exec("sh", ["-c", "ls /proc | grep -c '^[0-9]'"])
             if backend.name == "bubblewrap":
-                # PID 1, this command's three, its keeper, and a spare with its own
-                assert int(inside.stdout) <= 8
+                with anyio.fail_after(SOON):
+                    # PID 1, this command's three, its keeper, and a spare with its own
+                    while await processes_in(sandbox) > 8:
+                        await anyio.sleep(0.05)
 
     anyio.run(main)

@@ -18,7 +18,7 @@ from ringfence.sessions import SessionManager
 from ..faults.conftest import usable
 from ..machine import nothing_left, steady
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 AT_ONCE = 200
 
@@ -54,7 +54,7 @@ def test_two_hundred_executions_at_once(tmp_path: Path, capsys: pytest.CaptureFi
         with capsys.disabled():
             print(f"\n  {AT_ONCE} executions at once in {took:.1f} s", end="")
 
-    anyio.run(main, BubblewrapBackend(BubblewrapConfig()))
+    anyio.run(main, BubblewrapBackend(BubblewrapConfig(start_timeout=120.0)))
     assert done == AT_ONCE
     store = SqliteLeases()
     assert store.live() == []

@@ -30,7 +30,8 @@ from scripts.services.engine import Engine
 
 from ..container.seen import Seen
 from ..faults.conftest import usable
-from ..faults.test_dead_hosts import gone_within, remains
+from ..faults.test_dead_hosts import remains
+from ..machine import processes_with, until_gone
 from .worker import CALLS, content
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -131,7 +132,7 @@ def test_workers_that_are_killed_at_any_moment(name: str, own_places: Path) -> N
             worker.end(signal.SIGKILL)
     assert [fault for worker in every for fault in worker.faults] == []
     anyio.run(one_sweep, factory())
-    gone_within(5, mark)
+    assert until_gone(processes_with(mark)) == []
     assert [found for found in inventory.scan() if not found.alive] == []
     nothing_left(name, own_places)
     anyio.run(exported_whole, own_places / STORE)
@@ -218,7 +219,7 @@ def test_a_dead_worker_s_sandbox_is_reaped_and_a_live_one_s_is_not(
                 assert [found for found in inventory.scan() if not found.alive] == []
 
         anyio.run(look)
-    gone_within(5, mark)
+    assert until_gone(processes_with(mark)) == []
     nothing_left(name, own_places)
 
 

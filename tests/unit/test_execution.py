@@ -37,7 +37,7 @@ from ringfence.process import FIRST_STDIN_BYTES, Launch
 
 pytestmark = pytest.mark.anyio
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 """Seconds after which a test that should have ended long ago is stopped."""
 
 PIECES = st.lists(

@@ -83,7 +83,7 @@ def dead_owner(code: str) -> str:
         return line
 
 
-def until(condition: Callable[[], bool], seconds: float = 5) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -191,7 +191,7 @@ def test_a_slot_is_held_until_its_process_is_killed(state: Path) -> None:
         assert is_locked(path)
         assert lock(path) is None
         process.kill()
-        process.wait(timeout=5)
+        process.wait(timeout=30)
         assert not is_locked(path)
 
 
@@ -202,13 +202,13 @@ def test_a_process_that_ends_in_order_leaves_no_slot(state: Path) -> None:
         "owner.discard('rf-1')\n"
     )
     with other_process(code) as process:
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=30) == 0
     assert list((state / "owners").iterdir()) == []
 
 
 def test_a_process_that_ends_with_sandboxes_leaves_them_to_a_reaper(state: Path) -> None:
     with other_process("inventory.owner().add(inventory.Entry('rf-1', 'process'))") as process:
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=30) == 0
     assert [(found.entry.id, found.alive) for found in inventory.scan()] == [("rf-1", False)]
     assert inventory.reap() == 1
 
@@ -291,7 +291,7 @@ def test_a_child_does_not_keep_its_dead_parents_slot(state: Path) -> None:
         "owner.add(inventory.Entry('rf-parent', 'process'))\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    time.sleep(30)\n"
+        "    time.sleep(300)\n"
         "    os._exit(0)\n"
         "print(child, flush=True)\n"
     )
@@ -323,12 +323,12 @@ def test_a_fork_while_another_thread_takes_a_slot_inherits_no_lock(state: Path) 
         "locked.wait()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    time.sleep(30)\n"
+        "    time.sleep(300)\n"
         "    os._exit(0)\n"
-        "thread.join(5)\n"
+        "thread.join(30)\n"
         "other = threading.Thread(target=inventory.Owner, daemon=True)\n"
         "other.start()\n"
-        "other.join(5)\n"
+        "other.join(30)\n"
         "print(child, flush=True)\n"
     )
     child = int(dead_owner(code))
@@ -561,7 +561,7 @@ def test_nothing_of_a_live_owner_is_touched(state: Path, work_dir: Path, owner: 
         with owner_process(code):
             assert inventory.reap() == 0
             with other_process("print(inventory.reap())") as other:
-                assert other.communicate(timeout=20)[0] == "0\n"
+                assert other.communicate(timeout=30)[0] == "0\n"
             assert [found.alive for found in inventory.scan()] == [True, True]
         assert work_dir.exists()
         assert ours.poll() is None
@@ -603,7 +603,7 @@ def test_two_reapers_at_once_reap_each_sandbox_once(state: Path) -> None:
             assert reaper.stdin is not None
             reaper.stdin.close()
             reaper.stdin = None
-        counts = [int(reaper.communicate(timeout=20)[0]) for reaper in reapers]
+        counts = [int(reaper.communicate(timeout=30)[0]) for reaper in reapers]
         assert sum(counts) == 80
         assert list((state / "owners").iterdir()) == []
 
@@ -626,7 +626,7 @@ def test_scan_and_reap_bear_owners_that_come_and_go(state: Path) -> None:
         seen += len(found)
     for process in busy:
         with process:
-            assert process.wait(timeout=5) == 0
+            assert process.wait(timeout=30) == 0
     assert seen > 0
     assert list((state / "owners").iterdir()) == []
 

@@ -127,11 +127,12 @@ def test_an_option_that_allows_nothing_is_refused(name: str) -> None:
 async def test_places_are_given_in_turn_and_given_back() -> None:
     admission = Admission(2, 1)
     order: list[int] = []
+    refused = anyio.Event()
 
     async def one(number: int) -> None:
         async with admission.place():
             order.append(number)
-            await anyio.sleep(0.05)
+            await refused.wait()
 
     async with anyio.create_task_group() as tasks:
         for number in range(3):
@@ -140,6 +141,7 @@ async def test_places_are_given_in_turn_and_given_back() -> None:
         with pytest.raises(LimitError, match="2 calls run and 1 wait"):
             async with admission.place():
                 pass
+        refused.set()
     assert order == [0, 1, 2]
     with anyio.move_on_after(0):
         async with admission.place():

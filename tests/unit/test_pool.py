@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import trio.testing
 from anyio.lowlevel import checkpoint
 
 from ringfence import (
@@ -37,21 +36,14 @@ from ringfence import (
 from ringfence.backends.fake import FakeSandbox
 from ringfence.pool.places import Member
 
+from .clocks import on_a_jumping_clock
+
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def on_a_jumping_clock(test: Callable[..., Any]) -> Any:
-    """Let a test that waits for long run on a clock that jumps."""
-    return pytest.mark.parametrize(
-        "anyio_backend",
-        [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})],
-        ids=["jumping"],
-    )(test)
 
 
 class Factory:
@@ -105,7 +97,7 @@ class Factory:
 
 async def until(holds: Callable[[], object]) -> None:
     """Return when something that needs no time has come about."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not holds():
             await anyio.sleep(0)
 

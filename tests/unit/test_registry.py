@@ -195,7 +195,7 @@ class TestAuto:
     ) -> None:
         monkeypatch.setattr(registry, "PROBE_TIMEOUT", 0.02)
         monkeypatch.setattr(fakes["container"], "probe", anyio.sleep_forever)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             assert await select_backend() is fakes["bubblewrap"]
 
     async def test_what_is_named_is_not_probed(self) -> None:

@@ -189,7 +189,7 @@ async def play(session: Session, pieces: list[bytes]) -> str:
     sandbox = sandbox_over(Script(pieces))
     ended = "result"
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await sandbox.connection.greet()
             await session.use(sandbox)
     except* SandboxError as group:
@@ -408,7 +408,7 @@ async def drown(frame: bytes, use: Use) -> None:
             began = anyio.current_time()
             forget_peak()
             before = status_bytes("VmRSS")
-            with anyio.fail_after(15):
+            with anyio.fail_after(60):
                 await sandbox.connection.greet()
                 with contextlib.suppress(SandboxLostError):
                     result = await use(sandbox)

@@ -18,7 +18,7 @@ from .conftest import Build
 from .mutations import damaged, seeded
 from .wire import RawWarden
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(900)]
 
 FRAMES = {"release": 40_000, "sanitized": 15_000}
 SUBREAPER = 36

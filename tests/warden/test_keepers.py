@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from ringfence import ExitReason, shell
 from ringfence.backends.bubblewrap import BubblewrapBackend
 
-pytestmark = [pytest.mark.anyio, pytest.mark.hostile, pytest.mark.timeout(120)]
+from ..machine import SOON
+
+pytestmark = [pytest.mark.anyio, pytest.mark.hostile, pytest.mark.timeout(300)]
 
 TRIALS = 100
 
@@ -26,11 +29,13 @@ async def test_a_command_that_kills_its_keeper_has_an_end(attack: str) -> None:
     async with BubblewrapBackend() as backend, await backend.create() as sandbox:
         await sandbox.write_file("kept", b"x")
         for _ in range(TRIALS):
-            result = await sandbox.exec(shell(attack), timeout=5)
+            result = await sandbox.exec(shell(attack), timeout=30)
             # It ended by itself, or as what had lost its keeper.
             own = result.exit_reason is ExitReason.EXITED and result.exit_code in (0, 7)
             stray = (result.exit_code, result.exit_reason) == (137, ExitReason.SIGNALED)
             assert own or stray, result
         assert await sandbox.read_file("kept") == b"x"
-        left = await sandbox.exec(shell("ls -d /proc/[0-9]* | wc -l"))
-        assert int(left.stdout) <= 6  # PID 1, two that wait, a keeper, the shell and ls or wc
+        with anyio.fail_after(SOON):
+            # PID 1, two that wait, a keeper, the shell and ls or wc
+            while int((await sandbox.exec(shell("ls -d /proc/[0-9]* | wc -l"))).stdout) > 6:
+                await anyio.sleep(0.05)

@@ -13,7 +13,7 @@ from ringfence.config import BubblewrapConfig, ProcessConfig
 
 from .trees import LIMITS, kill_many
 
-pytestmark = [pytest.mark.hostile, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
 
 TRIALS = int(os.environ.get("RINGFENCE_TEST_KILLS", "200"))
 

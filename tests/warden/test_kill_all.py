@@ -15,7 +15,7 @@ from .conftest import Build
 from .trees import hostile_program
 from .wire import RawWarden
 
-pytestmark = pytest.mark.hostile
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(300)]
 
 # Ends whatever calls kill(-1, ...) with SIGSYS, and then becomes the program that is named.
 FORBID_KILL_ALL = """

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ..machine import processes_with, until_gone
+from ..machine import SOON, new_mark, processes_with, until_gone
 from . import wire
 from .conftest import Build
 from .wire import RawWarden
 
-MARK = "86395.25"
+MARK = new_mark()
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def sh(script: str) -> list[bytes]:
 
 
 def until_written(path: Path, text: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SOON
     while not path.exists() or path.read_text() != text:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -46,7 +46,7 @@ def test_what_a_command_left_lives_on_and_is_drained(once: RawWarden, workspace:
     (workspace / "go").write_bytes(b"")  # there is a reader: it lives
     until_written(workspace / "done", "0\n")
     (workspace / "go").write_bytes(b"")
-    assert once.process.wait(20) == 0
+    assert once.process.wait(SOON) == 0
 
 
 def test_a_command_that_runs_ends_with_the_stream(once: RawWarden) -> None:
@@ -54,36 +54,37 @@ def test_a_command_that_runs_ends_with_the_stream(once: RawWarden) -> None:
     while once.next_frame() != (wire.STDOUT, 1, b"up\n"):
         pass
     once.socket.close()
-    assert once.process.wait(20) == 0
+    assert once.process.wait(SOON) == 0
     assert not until_gone(processes_with(MARK))
 
 
 def test_one_that_left_nothing_ends_with_the_stream(once: RawWarden) -> None:
     assert once.run(1, sh("exit 4")).value == 4
     once.socket.close()
-    assert once.process.wait(20) == 0
+    assert once.process.wait(SOON) == 0
 
 
 def test_an_init_reaps_and_ends_at_its_time(build: Build) -> None:
-    """As PID 1: a shell leaves an orphan to it, and looks at what becomes of that."""
+    """As PID 1: a shell leaves an orphan to it, and looks until that is gone, as a zombie too."""
     script = (
-        "exec 3>&1; (sh -c \"sh -c 'sleep 0.1' & exit 0\"; sleep 1; "
-        "cat /proc/[0-9]*/stat | grep -c ' Z ' >&3) & "
-        f"exec {build.path} init --max-age-ms 3000"
+        "exec 3>&1; (sh -c \"sh -c 'exec sleep 1' & exit 0\"; "
+        "until cat /proc/[0-9]*/stat | grep -q '(sleep)'; do :; done; "
+        "while cat /proc/[0-9]*/stat | grep -q '(sleep)'; do :; done; echo reaped >&3) & "
+        f"exec {build.path} init --max-age-ms 6000"
     )
     done = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script],
         stdout=subprocess.PIPE,
-        timeout=30,
+        timeout=50,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, b"0\n")
+    assert (done.returncode, done.stdout) == (0, b"reaped\n")
 
 
 @pytest.mark.parametrize("arguments", [["--max-age-ms"], ["nonsense"], ["--max-age-ms", "1", "2"]])
 def test_an_init_with_wrong_arguments_says_so(build: Build, arguments: list[str]) -> None:
     done = subprocess.run(
-        [build.path, "init", *arguments], stderr=subprocess.PIPE, timeout=30, check=False
+        [build.path, "init", *arguments], stderr=subprocess.PIPE, timeout=50, check=False
     )
     assert done.returncode == 2
     assert done.stderr.startswith(b"warden: usage: warden init")

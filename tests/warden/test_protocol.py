@@ -192,24 +192,32 @@ def test_frames_for_no_command_are_passed_over(warden: RawWarden) -> None:
     assert warden.run(9, [b"true"]).value == 0
 
 
+def run_past_its_deadline(warden: RawWarden, script: str, grace_ms: int) -> wire.Ended:
+    """Return the end of a script that says "on" before its deadline, as a busy machine lets it."""
+    for channel, limit_ms in ((1, 100), (3, 5000)):
+        end = warden.run(channel, sh(script), timeout_ms=limit_ms, grace_ms=grace_ms)
+        assert end.timed_out
+        if end.stdout:
+            break
+    assert end.stdout == b"on\n"
+    return end
+
+
 def test_a_deadline_ends_the_tree_with_term_and_then_kill(warden: RawWarden) -> None:
     began = time.monotonic()
-    end = warden.run(1, sh("trap '' TERM; echo on; sleep 60"), timeout_ms=100, grace_ms=200)
-    assert 0.3 <= time.monotonic() - began < 5
-    assert (end.timed_out, end.outcome, end.value) == (1, wire.SIGNALED, signal.SIGKILL)
-    assert end.stdout == b"on\n"
-    end = warden.run(2, sh("trap 'exit 5' TERM; sleep 60 & wait"), timeout_ms=100, grace_ms=5000)
-    assert (end.timed_out, end.outcome, end.value) == (1, wire.EXITED, 5)
+    end = run_past_its_deadline(warden, "trap '' TERM; echo on; sleep 300", 200)
+    assert time.monotonic() - began >= 0.3
+    assert (end.outcome, end.value) == (wire.SIGNALED, signal.SIGKILL)
+    end = run_past_its_deadline(warden, "trap 'exit 5' TERM; echo on; sleep 300 & wait", 20_000)
+    assert (end.outcome, end.value) == (wire.EXITED, 5)
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGKILL, signal.SIGTERM])
 def test_a_kill_that_comes_with_the_start_is_not_lost(warden: RawWarden, number: int) -> None:
     for channel in range(1, 31):
-        began = time.monotonic()
-        warden.send(wire.start(channel, [b"sleep", b"60"]), wire.kill(channel, number))
+        warden.send(wire.start(channel, [b"sleep", b"300"]), wire.kill(channel, number))
         end = warden.until_exit(channel)
         assert (end.outcome, end.kill_incomplete) == (wire.SIGNALED, 0)
-        assert time.monotonic() - began < 5
 
 
 def test_a_signal_goes_to_every_process_of_the_tree(warden: RawWarden) -> None:
@@ -231,12 +239,13 @@ def test_what_a_command_leaves_behind(warden: RawWarden, workspace: Path) -> Non
     warden.run(1, sh(left.format("stays")))
     end = warden.run(2, sh(left.format("goes")), flags=wire.KILL_LEFTOVERS)
     assert (end.outcome, end.value) == (wire.EXITED, 0)
-    sizes = []
-    for _ in range(2):
-        sizes.append([(workspace / name).stat().st_size for name in ("stays", "goes")])
-        time.sleep(0.2)
-    assert sizes[1][0] > sizes[0][0]
-    assert sizes[1][1] == sizes[0][1]
+    stays, goes = (workspace / name for name in ("stays", "goes"))
+    before = (stays.stat().st_size, goes.stat().st_size)
+    deadline = time.monotonic() + wire.SOON
+    while stays.stat().st_size < before[0] + 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert goes.stat().st_size == before[1]
 
 
 def test_the_end_of_the_stream_ends_everything(build: Build, workspace: Path) -> None:
@@ -244,12 +253,14 @@ def test_the_end_of_the_stream_ends_everything(build: Build, workspace: Path) ->
         raw.expect(wire.HELLO)
         raw.send(wire.start(1, sh("setsid sleep 60 & (sleep 60 &) ; trap '' TERM; wait")))
         raw.expect(wire.STARTED)
-        time.sleep(0.2)
-        below = [raw.process.pid]
-        for pid in below:
-            below += children_of(pid)
-        assert len(below) >= 5
-    assert not [pid for pid in below if not wire.settles(pid, 1)]
+        below: list[int] = []
+        deadline = time.monotonic() + wire.SOON
+        while len(below) < 5:
+            assert time.monotonic() < deadline, below
+            below = [raw.process.pid]
+            for pid in below:
+                below += children_of(pid)
+    assert not [pid for pid in below if not wire.settles(pid)]
 
 
 def test_two_hundred_commands_at_once(warden: RawWarden) -> None:
@@ -386,5 +397,4 @@ def test_a_walk_that_can_read_nothing_proves_nothing(warden: RawWarden) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (one_free, before[1]))
     end = warden.until_exit(1)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-    alive = Path(f"/proc/{int(said)}").exists()
-    assert end.kill_incomplete or not alive
+    assert end.kill_incomplete or wire.settles(int(said))

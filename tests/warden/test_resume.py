@@ -26,14 +26,14 @@ def raw(build: Build, workspace: Path) -> Iterator[RawWarden]:
         yield warden
         if warden.process.poll() is None:
             warden.try_send(wire.frame(wire.LIFETIME, 0, struct.pack("<Q", 1)))
-            warden.process.wait(20)
+            warden.process.wait(wire.SOON)
 
 
 @contextmanager
 def relay(build: Build, raw: RawWarden, token: bytes) -> Iterator[socket.socket]:
     """Run `warden connect` with a new stream and yield the host's end of that."""
     ours, theirs = socket.socketpair()
-    ours.settimeout(20)
+    ours.settimeout(wire.SOON)
     command = [str(build.path), "connect", str(raw.process.pid)]
     with subprocess.Popen(
         command, stdin=theirs.fileno(), stdout=theirs.fileno(), env={}
@@ -41,7 +41,7 @@ def relay(build: Build, raw: RawWarden, token: bytes) -> Iterator[socket.socket]
         theirs.close()
         ours.sendall(token)
         yield ours
-        assert process.wait(20) == 0
+        assert process.wait(wire.SOON) == 0
 
 
 def instance(raw: RawWarden) -> bytes:
@@ -51,7 +51,7 @@ def instance(raw: RawWarden) -> bytes:
 
 def end(raw: RawWarden) -> None:
     raw.send(wire.frame(wire.LIFETIME, 0, struct.pack("<Q", 1)))
-    assert raw.process.wait(20) == 0
+    assert raw.process.wait(wire.SOON) == 0
 
 
 @pytest.mark.parametrize("first_ends", [True, False])
@@ -118,7 +118,7 @@ def test_a_stranger_gets_nothing_and_harms_nobody(
 def test_without_a_token_the_end_of_the_stream_is_the_end(raw: RawWarden) -> None:
     instance(raw)
     raw.socket.close()
-    assert raw.process.wait(20) == 0
+    assert raw.process.wait(wire.SOON) == 0
 
 
 def test_an_orphan_ends_when_its_time_is_up(build: Build, workspace: Path) -> None:
@@ -127,7 +127,7 @@ def test_an_orphan_ends_when_its_time_is_up(build: Build, workspace: Path) -> No
         warden.send(wire.frame(wire.TOKEN, 0, TOKEN))
         assert warden.run(1, [b"/bin/true"]).value == 0
         warden.socket.close()
-        assert warden.process.wait(20) == 0
+        assert warden.process.wait(wire.SOON) == 0
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -153,7 +153,7 @@ def test_a_stream_of_two_pipes(build: Build, workspace: Path) -> None:
             assert data
             said += data
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(wire.SOON) == 0
 
 
 @pytest.fixture
@@ -186,4 +186,4 @@ def test_whoever_comes_first_brings_the_stream_and_the_token(
 
 def test_without_a_first_stream_it_ends(build: Build, workspace: Path) -> None:
     with RawWarden(str(build.path), workspace, "--await-ms", "50") as warden:
-        assert warden.process.wait(20) == 0
+        assert warden.process.wait(wire.SOON) == 0

@@ -15,7 +15,7 @@ from ringfence.config import ProcessConfig
 from .conftest import Build, sanitized
 from .trees import LIMITS, kill_many
 
-pytestmark = [pytest.mark.sanitizer, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.sanitizer, pytest.mark.timeout(600)]
 
 HEAD = """
 #include <stdlib.h>

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -208,10 +209,13 @@ def test_one_that_gives_its_terminal_up_ends_too(warden: RawWarden, workspace: P
 
 
 def test_kills_and_deadlines_hold(warden: RawWarden) -> None:
-    end = run(
-        warden, "trap '' TERM HUP INT; while :; do sleep 1; done", timeout_ms=100, grace_ms=50
-    )
-    assert (end.outcome, end.value, end.timed_out) == (wire.SIGNALED, 9, 1)
+    script = "trap '' TERM HUP INT; echo on; while :; do sleep 1; done"
+    for limit_ms in (100, 5000):
+        end = run(warden, script, timeout_ms=limit_ms, grace_ms=50)
+        assert end.timed_out
+        if end.stdout:  # a busy machine may not come to it in the shorter time
+            break
+    assert (end.outcome, end.value) == (wire.SIGNALED, 9)
     warden.send(start("stty raw -isig; echo up; yes", window=1000))
     read_until(warden, b"up")
     warden.send(wire.kill(1), wire.credit(1, 1 << 20, 0))
@@ -264,8 +268,10 @@ def test_many_terminals_leave_no_descriptor(warden: RawWarden) -> None:
     before = descriptors()
     for _ in range(50):
         assert run(warden, "true").outcome == wire.EXITED
-    warden.run(2, sh("sleep 0.1"))  # and the keepers have been buried
-    assert descriptors() <= before + 5  # a spare has or has not been made
+    deadline = time.monotonic() + wire.SOON
+    while descriptors() > before + 5:  # a spare has or has not been made
+        assert time.monotonic() < deadline
+        warden.run(2, sh("sleep 0.1"))  # and the keepers are buried
 
 
 @pytest.mark.hostile

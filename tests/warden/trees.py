@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import time
@@ -64,7 +65,7 @@ class Neighbour:
     async def ticks_on(self) -> None:
         before = self.ticks
         # A kill stops everybody for as long as it takes, seconds on a machine that is busy.
-        await until(lambda: self.ticks > before, seconds=30, what="the neighbour went on")
+        await until(lambda: self.ticks > before, seconds=60, what="the neighbour went on")
 
     async def end(self) -> None:
         await self._process.close_stdin()
@@ -79,7 +80,9 @@ async def kill_many(backend: Backend, kind: str, count: int, *, side_by_side: in
     async with anyio.create_task_group() as group:
         for number in range(side_by_side):
             share = count // side_by_side
-            group.start_soon(_one_sandbox, backend, spec, f"mark-{kind}-{number}", share, trials)
+            group.start_soon(
+                _one_sandbox, backend, spec, f"mark-{os.getpid()}-{kind}-{number}", share, trials
+            )
     return trials
 
 

@@ -24,6 +24,9 @@ READ, WRITE, LIST, STAT, MAKE_DIR, REMOVE, MOVE, READ_MANY = range(1, 9)
 NO_CAP = 2**64 - 1
 NO_MODE = 0xFFFFFFFF
 
+SOON = 30.0
+"""Seconds for what takes none on an idle machine."""
+
 
 def frame(kind: int, channel: int, payload: bytes = b"", flags: int = 0, zero: int = 0) -> bytes:
     return struct.pack("<IIBBH", len(payload), channel, kind, flags, zero) + payload
@@ -98,7 +101,7 @@ class RawWarden:
 
     def __init__(self, binary: str, workspace: Path, *options: str) -> None:
         self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(20)
+        self.socket.settimeout(SOON)
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [binary, "serve", "--workspace", str(workspace), *options],
             stdin=theirs.fileno(),
@@ -114,7 +117,7 @@ class RawWarden:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
         try:
-            self.process.wait(10)
+            self.process.wait(SOON)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -183,18 +186,18 @@ class RawWarden:
         self.send(start(channel, argv, **options))  # type: ignore[arg-type]
         return self.until_exit(channel)
 
-    def has_ended(self, seconds: float = 10.0) -> int:
+    def has_ended(self) -> int:
         """Return the warden's wait status, which must come in time."""
-        return self.process.wait(seconds)
+        return self.process.wait(SOON)
 
 
-def settles(pid: int, seconds: float = 5.0) -> bool:
-    """Return whether a process goes within some time."""
+def settles(pid: int) -> bool:
+    """Return whether a process goes soon."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], seconds)[0])
+        return bool(select.select([descriptor], [], [], SOON)[0])
     finally:
         os.close(descriptor)

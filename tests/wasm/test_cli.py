@@ -97,9 +97,13 @@ class TestScripts:
     def test_a_timeout(self, tmp_path: Path) -> None:
         script = tmp_path / "x.py"
         script.write_text("print(1, flush=True)\nwhile True: pass")
-        done = wasm("--timeout", "1", script)
-        assert (done.stdout, done.returncode) == ("1\n", 124)
-        assert "timed out after 1 s" in done.stderr
+        for timeout in ("1", "20"):
+            done = wasm("--timeout", timeout, script)
+            assert done.returncode == 124
+            assert f"timed out after {timeout} s" in done.stderr
+            if done.stdout:  # a busy machine may not come to it in the shorter time
+                break
+        assert done.stdout == "1\n"
 
     def test_javascript_with_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "x.js").write_text("console.log(scriptArgs.join(), std.loadFile('data'))")

@@ -6,14 +6,13 @@ import os
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from ringfence.errors import FileMissingError, FileNotDirectoryError, PathError
 from ringfence.models import Command, Limits, Mount, SandboxSpec
-from ringfence.process import HOST_SLACK
 
 from . import programs
 from .conftest import Make
@@ -184,9 +183,8 @@ class TestFsDir:
             for name in ("fifo", "socket"):
                 program = programs.opens(name, 0, READ_IT)
                 async with make(program, fs_dir=self.dir) as backend:
-                    began = time.monotonic()
-                    result = await backend.execute("x", timeout=0.5)
-                    assert time.monotonic() - began < HOST_SLACK
+                    with anyio.fail_after(30):
+                        result = await backend.execute("x", timeout=0.5)
                 assert result.stdout == b""
                 if result.timed_out:  # let go of the thread that waits for the FIFO
                     os.close(os.open(self.dir / name, os.O_RDWR | os.O_NONBLOCK))

@@ -127,13 +127,16 @@ async def test_it_reaches_nothing(python: WasmBackend) -> None:
 
 async def test_a_deadline_ends_it_also_while_it_sleeps(python: WasmBackend) -> None:
     for code in (
-        "import time; print(1, flush=True); time.sleep(60)",
+        "import time; print(1, flush=True); time.sleep(600)",
         "print(1, flush=True)\nwhile 1: 0",
     ):
-        began = time.monotonic()
-        result = await python.execute("python", ["-c", code], timeout=1)
-        assert (result.stdout, result.exit_code) == (b"1\n", 124)
-        assert time.monotonic() - began < 3
+        for timeout in (1, 15):
+            with anyio.fail_after(45):
+                result = await python.execute("python", ["-c", code], timeout=timeout)
+            assert result.exit_code == 124
+            if result.stdout:  # a busy machine may not come to it in the shorter time
+                break
+        assert result.stdout == b"1\n"
 
 
 async def test_memory_is_held_to_its_limit(python: WasmBackend) -> None:
@@ -223,7 +226,7 @@ async def test_a_live_interpreter_keeps_what_turns_leave(
 
 async def test_a_turn_that_is_ended_ends_the_interpreter(python: WasmBackend) -> None:
     async with await python.interpreter() as live:
-        result = await live.run("print('begun', flush=True)\nwhile True: pass", timeout=0.5)
+        result = await live.run("print('begun', flush=True)\nwhile True: pass", timeout=3)
         assert (result.stdout, result.exit_code) == (b"begun\n", 124)
         with pytest.raises(SandboxLostError, match="variables are gone"):
             await live.run("1")
@@ -310,7 +313,7 @@ async def test_nothing_is_left_of_interpreters(python: WasmBackend) -> None:
         async with await python.create() as sandbox:
             await sandbox.exec("python", ["-c", "1"])
     await python.aclose()
-    with anyio.fail_after(20):
+    with anyio.fail_after(50):
         while sum(t.name == "ringfence-wasm" for t in threading.enumerate()) > 0:
             await anyio.sleep(0.1)
 

@@ -82,36 +82,38 @@ async def test_a_deadline_ends_it_and_leaves_the_loop_free(make: Make, program: 
 
     async with make(program) as backend, anyio.create_task_group() as group:
         group.start_soon(beat)
-        began = time.monotonic()
-        result = await backend.execute("x", timeout=0.5)
-        took = time.monotonic() - began
+        with anyio.fail_after(30):
+            result = await backend.execute("x", timeout=0.5)
         group.cancel_scope.cancel()
     assert (result.exit_code, result.exit_reason) == (124, ExitReason.TIMED_OUT)
-    assert 0.5 <= took < 1.5
-    assert beats > 10
+    assert result.duration_s >= 0.5
+    assert beats > 2
 
 
 async def test_partial_output_is_kept_on_timeout(make: Make) -> None:
     async with make(programs.HELLO_THEN_LOOP) as backend:
-        result = await backend.execute("x", timeout=0.3)
-    assert (result.stdout, result.timed_out) == (b"hello\n", True)
+        for timeout in (0.3, 10):
+            result = await backend.execute("x", timeout=timeout)
+            assert result.timed_out
+            if result.stdout:  # a busy machine may not come to it in the shorter time
+                break
+    assert result.stdout == b"hello\n"
 
 
 async def test_one_deadline_leaves_other_programs_alone(make: Make) -> None:
     """Catches an interrupt of the engine that ends every program in it."""
     async with make(programs.LOOP) as looping, make(programs.binary(programs.sleep(1))) as sleeping:
-        results: list[Any] = []
+        codes: dict[Any, list[int]] = {looping: [], sleeping: []}
 
         async def run(backend: Any, timeout: float) -> None:
-            results.append(await backend.execute("x", timeout=timeout))
+            codes[backend].append((await backend.execute("x", timeout=timeout)).exit_code)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(run, sleeping, 10)
+            group.start_soon(run, sleeping, 50)
             group.start_soon(run, looping, 1.2)
             for _ in range(4):
                 group.start_soon(run, looping, 0.2)
-    codes = [result.exit_code for result in results]
-    assert codes == [124] * 4 + [0, 124]
+    assert codes == {looping: [124] * 5, sleeping: [0]}
 
 
 async def test_output_past_the_cap_is_counted_and_dropped(make: Make) -> None:
@@ -252,7 +254,7 @@ async def test_clock_and_random_are_real_on_request(make: Make) -> None:
 
 
 async def test_a_hundred_programs_at_once(make: Make) -> None:
-    async with make(programs.binary(programs.sleep(0.2) + programs.write(16, 6))) as backend:
+    async with make(programs.binary(programs.sleep(0.5) + programs.write(16, 6))) as backend:
         results: list[Any] = []
 
         async def run() -> None:
@@ -262,6 +264,6 @@ async def test_a_hundred_programs_at_once(make: Make) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(100):
                 group.start_soon(run)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 100 * 0.5 / 2
     assert [result.exit_code for result in results] == [0] * 100
     assert {result.stdout for result in results} == {bytes(6)}
