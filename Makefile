@@ -4,21 +4,30 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench wheel warden clean
+.PHONY: help run test check bench wheel warden constraints clean
 .PHONY: lint types layers unit conformance slow hostile fuzz sanitizer compiler docs
 .PHONY: legs begun container kubernetes test-kubernetes suites services services-down
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+PIP := -m pip -qq --disable-pip-version-check
+# What a slow or shaky way to the packages may take.
+export PIP_DEFAULT_TIMEOUT ?= 120
+export PIP_RETRIES ?= 10
+# What .venv is made of, so that the same versions run everywhere; those who use the package get its
+# ranges. Set in the environment, it also holds for what pip builds with; `make CONSTRAINTS= ...`
+# takes the newest of everything.
+CONSTRAINTS ?= constraints.txt
+CONSTRAINED := $(if $(CONSTRAINTS),PIP_CONSTRAINT=$(abspath $(CONSTRAINTS)))
+DEV_EXTRAS := dev,examples,wasm-python,wasm-javascript
 PYTEST := $(BIN)/python -m pytest
 # Legs that mostly wait, for sleeps, kills and engines: three of their tests at a time, and those of one
 # file in a row where they share a costly fixture.
 ABREAST := $(PYTEST) -n 3 --dist
 
 NATIVE := $(wildcard native/warden/*.[ch])
-PACKAGING := pyproject.toml hatch_build.py
+PACKAGING := pyproject.toml hatch_build.py $(CONSTRAINTS)
 
 # What the tests may not do without: one that is missing here fails them and is never skipped.
 ifeq ($(shell uname -s),Linux)
@@ -121,6 +130,14 @@ wheel: $(VENV)/.dev ## one wheel with the warden for x86-64 and arm64, and the s
 warden: $(VENV)/.dev ## build the warden in place
 	$(BIN)/python hatch_build.py
 
+constraints: ## move the development environment to the newest of everything that it may have
+	scripts/make-venv $(PYTHON) build/newest
+	build/newest/bin/python $(PIP) install '.[$(DEV_EXTRAS)]'
+	{ echo '# What .venv is made of. Written by `make constraints`.'; \
+	  build/newest/bin/python -m pip freeze --exclude ringfence; } >build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/newest
+
 clean: ## remove what was made here, .venv too
 	rm -rf $(VENV) build dist src/ringfence/warden/bin
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -131,11 +148,11 @@ $(VENV)/.made: scripts/make-venv
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.made $(PACKAGING) $(NATIVE)
-	$(PIP) install -e '.[examples]'
+	$(CONSTRAINED) $(BIN)/python $(PIP) install -e '.[examples]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made $(PACKAGING)
-	$(PIP) install -e '.[dev,examples,wasm-python,wasm-javascript]'
+	$(CONSTRAINED) $(BIN)/python $(PIP) install -e '.[$(DEV_EXTRAS)]'
 	@touch $@ $(VENV)/.installed $(VENV)/.warden
 
 $(VENV)/.warden: $(VENV)/.dev $(NATIVE)
