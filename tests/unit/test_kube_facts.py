@@ -13,7 +13,7 @@ from ringfence.backends._kube_limits import checked_limits, one_shot_limits
 from ringfence.backends._kube_objects import (
     own_labels,
 )
-from ringfence.backends._kube_reap import is_left_over, lease_end
+from ringfence.backends._kube_reap import is_left_over, is_over, lease_end
 from ringfence.config import KubernetesConfig
 from ringfence.errors import ConfigError, LimitError
 from ringfence.models import Enforcement, Isolation, Limits
@@ -100,6 +100,25 @@ def test_who_is_dead_is_told_by_locks_here_and_by_leases_elsewhere(
 ) -> None:
     ends = {"live": 1010.0, "late": 990.0}
     assert is_left_over(job(**labels), "here", frozenset({"rf-live"}), ends, 1000.0) is left
+
+
+@pytest.mark.parametrize(
+    ("labels", "now", "over"),
+    [
+        ({"ringfence.store": "s", "ringfence.slot": "1"}, 100, False),  # held, though run out
+        ({"ringfence.store": "s", "ringfence.slot": "2"}, 0, True),
+        ({"ringfence.store": "s", "ringfence.slot": "x"}, 100, False),
+        ({"ringfence.store": "s"}, 100, False),
+        ({"ringfence.store": "t", "ringfence.slot": "2"}, 100, False),  # another machine's
+        ({"ringfence.store": "t", "ringfence.slot": "2"}, 10_000, True),
+    ],
+)
+def test_a_lease_is_over_when_nobody_here_holds_its_slot(
+    labels: dict[str, str], now: float, over: bool
+) -> None:
+    spec = {"renewTime": "1970-01-01T00:00:01.000000Z", "leaseDurationSeconds": 30}
+    lease = {"metadata": {"name": "l", "labels": labels}, "spec": spec}
+    assert is_over(lease, "s", frozenset({1}), now) is over
 
 
 def test_a_lease_lives_from_its_last_renewal() -> None:

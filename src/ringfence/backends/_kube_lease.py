@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 import anyio
 import anyio.to_thread
 
+from .. import inventory
 from ..config import KubernetesConfig
 from ..errors import BackendUnavailableError, SandboxError
 from ._kube_answers import RefusedError
@@ -94,7 +95,8 @@ class OwnerLease:
     async def _make(self, api: Api) -> None:
         holder = f"{os.getpid()}@{socket.gethostname()}"
         now = api_time(api.now())
-        body = lease_body(self.name, self._store, holder, LEASE_SECONDS, now)
+        slot = inventory.owner().slot
+        body = lease_body(self.name, self._store, slot, holder, LEASE_SECONDS, now)
         await api.call("POST", leases_path(self._config.namespace), body)
 
     async def _renew(self) -> None:

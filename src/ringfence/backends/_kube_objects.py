@@ -80,12 +80,15 @@ def deny_policy_body() -> dict[str, Any]:
     }
 
 
-def lease_body(name: str, store: str, holder: str, seconds: int, now: str) -> dict[str, Any]:
+def lease_body(
+    name: str, store: str, slot: int, holder: str, seconds: int, now: str
+) -> dict[str, Any]:
     """Return the lease of an owner, which says until when it is taken to live.
 
     Args:
         name: Its name.
         store: The inventory of the owner.
+        slot: Its slot there.
         holder: Who that is, for people.
         seconds: How long it lives without being renewed.
         now: By the server's clock, as the API writes it.
@@ -95,7 +98,11 @@ def lease_body(name: str, store: str, holder: str, seconds: int, now: str) -> di
         "kind": "Lease",
         "metadata": {
             "name": name,
-            "labels": {f"{LABEL}owner": name, f"{LABEL}store": store},
+            "labels": {
+                f"{LABEL}owner": name,
+                f"{LABEL}store": store,
+                f"{LABEL}slot": str(slot),
+            },
         },
         "spec": {
             "holderIdentity": holder,

@@ -3,8 +3,8 @@
 Every Job bears the name of its owner's lease, and of the inventory of the owner's machine. A Job of
 this machine's inventory is a left-over if no live owner here has noted its sandbox: the kernel's
 locks say so at once. One of another machine is a left-over when its owner's lease is gone or has
-run out, by the server's clock, or when it has outlived its age. What does not bear our labels is
-never touched.
+run out, by the server's clock, or when it has outlived its age. A lease goes when nobody holds its
+owner's slot here, or long after it has run out. What does not bear our labels is never touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from ._kube_job import delete_job
 from ._kube_lease import LEASE_SECONDS, leases_path
 from ._kube_pod import jobs_path
 
-__all__ = ("Kept", "is_left_over", "kept_in", "lease_end", "looking_into", "reap_namespace")
+__all__ = (
+    "Kept", "is_left_over", "is_over", "kept_in", "lease_end", "looking_into", "reap_namespace",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 _PAGE = "500"
@@ -91,19 +93,24 @@ class _Look:
         self._store = await anyio.to_thread.run_sync(inventory.store_id)
         # Jobs before leases and owners: what is made in between is not on the list.
         self.jobs = await _list(self._api, jobs_path(self._namespace), f"{LABEL}sandbox")
-        leases = await _list(self._api, leases_path(self._namespace), f"{LABEL}owner")
+        self.leases = await _list(self._api, leases_path(self._namespace), f"{LABEL}owner")
         self._live = await anyio.to_thread.run_sync(_live)
-        self._leases = {str(item["metadata"]["name"]): item for item in leases}
-        self.ends = {name: lease_end(item) for name, item in self._leases.items()}
+        self._slots = await anyio.to_thread.run_sync(inventory.held_slots)
+        self._owners = {str(item["metadata"]["name"]): item for item in self.leases}
+        self._ends = {name: lease_end(item) for name, item in self._owners.items()}
 
     def is_left_over(self, job: Mapping[str, Any]) -> bool:
         """Return whether a Job is nobody's any more."""
-        return is_left_over(job, self._store, self._live, self.ends, self._api.now())
+        return is_left_over(job, self._store, self._live, self._ends, self._api.now())
+
+    def is_over(self, lease: Mapping[str, Any]) -> bool:
+        """Return whether a lease is nobody's any more."""
+        return is_over(lease, self._store, self._slots, self._api.now())
 
     def holder(self, job: Mapping[str, Any]) -> str:
         """Return who holds a Job, or nothing."""
         owner = str((job["metadata"].get("labels") or {}).get(f"{LABEL}owner"))
-        lease = self._leases.get(owner) or {}
+        lease = self._owners.get(owner) or {}
         return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
@@ -159,9 +166,9 @@ async def reap_namespace(api: Api, namespace: str) -> int:
     for job in look.jobs:
         if look.is_left_over(job):
             count += await _removed(api, namespace, str(job["metadata"]["name"]))
-    for name, end in look.ends.items():
-        if end + _KEEP_SECONDS < api.now():
-            await _forget(api, namespace, name)
+    for lease in look.leases:
+        if look.is_over(lease):
+            await _forget(api, namespace, str(lease["metadata"]["name"]))
     await anyio.to_thread.run_sync(inventory.reap)  # what dead owners have noted
     return count
 
@@ -189,6 +196,22 @@ def is_left_over(
     if expires.isdecimal() and int(expires) + _AGE_SLACK < now:
         return True
     return ends.get(str(labels.get(f"{LABEL}owner")), 0.0) + _SLACK < now
+
+
+def is_over(lease: Mapping[str, Any], store: str, slots: frozenset[int], now: float) -> bool:
+    """Return whether the lease of an owner is nobody's any more.
+
+    Args:
+        lease: It.
+        store: The inventory of this machine.
+        slots: Those that live owners of this machine hold.
+        now: By the server's clock.
+    """
+    labels = lease["metadata"].get("labels") or {}
+    slot = str(labels.get(f"{LABEL}slot") or "")
+    if labels.get(f"{LABEL}store") == store and slot.isdecimal() and int(slot) not in slots:
+        return True
+    return lease_end(lease) + _KEEP_SECONDS < now
 
 
 def lease_end(lease: Mapping[str, Any]) -> float:

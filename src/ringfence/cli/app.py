@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from . import words
-from .flags import Cpus, Env, File, Image, Memory, Mount, Network, Pull, Runtime, variables
+from .flags import Cpus, Env, File, Image, Memory, Mount, Network, Place, Pull, Runtime, variables
 from .image import app as image_app
 from .mcp_command import mcp
 from .stdio import fill_missing_streams
@@ -250,22 +250,26 @@ def doctor(
 
 @app.command()
 def ps(
+    backend: Place = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list.")] = False,
 ) -> None:
     """List the sandboxes on this machine, live and left over."""
+    from ..settings import load_settings
     from .leftovers import ps as show
 
-    show(as_json=json)
+    show(load_settings({"backend": backend}), as_json=json)
 
 
 @app.command()
 def reap(
+    backend: Place = None,
     json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:
     """Remove what dead owners have left on this machine."""
+    from ..settings import load_settings
     from .leftovers import reap as remove
 
-    remove(as_json=json)
+    remove(load_settings({"backend": backend}), as_json=json)
 
 
 app.command()(mcp)

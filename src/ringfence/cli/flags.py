@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 __all__ = (
-    "Cpus", "Env", "File", "Image", "Memory", "Mount", "Network", "Pull", "Runtime", "variables",
+    "Cpus", "Env", "File", "Image", "Memory", "Mount", "Network", "Place", "Pull", "Runtime",
+    "variables",
 )  # fmt: skip
 
 Memory = Annotated[
@@ -35,6 +36,12 @@ Network = Annotated[
 ]
 Runtime = Annotated[
     str | None, typer.Option(metavar="NAME", help="The OCI runtime (container): runsc.")
+]
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", metavar="NAME", help="kubernetes: look into the cluster's namespace too."
+    ),
 ]
 Pull = Annotated[
     str | None, typer.Option(metavar="WHEN", help="Fetch the image: never, missing, always.")

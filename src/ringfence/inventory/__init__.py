@@ -22,7 +22,7 @@ A process that ends in order leaves no slot behind. The state directory, `owners
 """
 
 from .entries import Entry, is_running, process_start_time
-from .leftovers import Found, reap, scan
+from .leftovers import Found, held_slots, reap, scan
 from .owners import BASE_UID, UIDS_PER_SLOT, Owner, owner
 from .slots import SLOTS, stage_dir, state_dir, store_id
 
@@ -33,6 +33,7 @@ __all__ = (
     "Entry",
     "Found",
     "Owner",
+    "held_slots",
     "is_running",
     "owner",
     "process_start_time",

@@ -20,7 +20,7 @@ from ringfence.host_files import remove_tree
 from .entries import Entry, is_running, parse_entry
 from .slots import existing_state_dir, is_locked, lock, place, release, slot_dirs
 
-__all__ = ("Found", "reap", "reap_slot", "scan", "work_dir_fault")
+__all__ = ("Found", "held_slots", "reap", "reap_slot", "scan", "work_dir_fault")
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,17 @@ def scan() -> list[Found]:
             alive = is_locked(path)
             found += [Found(entry, int(os.path.basename(path)), alive) for entry in entries]
     return sorted(found, key=lambda item: (item.entry.created, item.entry.id))
+
+
+def held_slots() -> frozenset[int]:
+    """Return the numbers of the slots of live owners, with sandboxes or without.
+
+    Raises:
+        ConfigError: The state directory is not ours alone.
+    """
+    state = existing_state_dir()
+    paths = slot_dirs(state) if state else ()
+    return frozenset(int(os.path.basename(path)) for path in paths if is_locked(path))
 
 
 def reap() -> int:
