@@ -30,8 +30,9 @@ CONTROLLERS = (
     *("replicaset", "resourcequota", "root-ca-cert-publisher", "serviceaccount"),
     *("serviceaccount-token", "ttl-after-finished"),
 )
-LOST_SECONDS = 16
-"""For how long a node may be silent until it counts as lost: longer than a busy machine stalls.
+LOST_SECONDS = 60
+"""For how long a node may be silent until it counts as lost: longer than a busy machine stalls, and
+than an API server takes to start again. It says every ten seconds that it lives.
 
 Its pods are not ready from then on. They are not evicted, since where all nodes are lost the
 controller takes itself for what is cut off.

@@ -16,7 +16,7 @@ import anyio
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import load_kube_config
 
-SECONDS = 30
+SECONDS = 60
 APPLY = "application/apply-patch+yaml"
 
 
@@ -45,6 +45,11 @@ class Asked:
 
     kubeconfig: str
     token: str = ""
+
+    @property
+    def server(self) -> str:
+        """Its address."""
+        return str(_configuration(self.kubeconfig).host)
 
     def get(self, path: str) -> Any:
         """Return an object or a list."""

@@ -10,10 +10,14 @@ from secrets import token_hex
 import pytest
 
 from scripts.services.kubernetes import VARIABLE, Kubernetes
+from scripts.services.steps import until
 
 from .asked import Asked, RefusedError
 
 MINIMAL, PYTHON = "ringfence-test:minimal", "ringfence-test:python"
+NOT_FOUND = 404
+PATIENCE = 120.0
+"""Seconds for what a busy machine comes to late; nothing that goes well takes so long."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,24 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     name = f"test-{token_hex(4)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     cluster.asked.call("POST", "/api/v1/namespaces", body)
+    until(lambda: takes_pods(cluster, name), seconds=PATIENCE, what="a namespace that takes pods")
     yield name
     with contextlib.suppress(RefusedError):  # the test has removed it itself
         cluster.asked.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def takes_pods(cluster: Cluster, namespace: str) -> bool:
+    """Whether a pod there would find a node, and the account that it runs as.
+
+    The account is made a moment after the namespace, and a node that could not be heard for a
+    while, because its API server was stopped or the machine is busy, counts as lost until it is.
+    """
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    try:
+        cluster.asked.get(path)
+    except RefusedError as error:
+        if error.code != NOT_FOUND:
+            raise
+        return False
+    nodes = cluster.asked.get("/api/v1/nodes")["items"]
+    return any(not node["spec"].get("taints") for node in nodes)

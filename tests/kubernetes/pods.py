@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ringfence.backends.kubernetes import KubernetesBackend
 from ringfence.config import KubernetesConfig
+from scripts.services.steps import until
 
-from .asked import RefusedError
-from .conftest import MINIMAL, Cluster
-
-SECONDS = 20.0
-
+from .asked import Asked, RefusedError
+from .conftest import MINIMAL, NOT_FOUND, PATIENCE, Cluster
 
 GROUPS = {
     "jobs": "/apis/batch/v1",
@@ -27,7 +24,7 @@ GROUPS = {
 def call(cluster: Cluster, method: str, path: str, body: object = None, **options: str) -> Any:
     """Ask the API server from a thread, so that it can be done beside an event loop."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(cluster.asked.call, method, path, body, **options).result(60)
+        return pool.submit(cluster.asked.call, method, path, body, **options).result(PATIENCE)
 
 
 def config(cluster: Cluster, namespace: str, **settings: Any) -> KubernetesConfig:
@@ -40,7 +37,8 @@ def config(cluster: Cluster, namespace: str, **settings: Any) -> KubernetesConfi
         "sized_volumes": True,  # the tests' cluster is old, and has been told to
         "cpu_request": 0.01,
         "memory_bytes": 64 << 20,
-        "schedule_timeout": 30.0,  # for a node that was just taken for lost by another test
+        "start_timeout": PATIENCE,
+        "schedule_timeout": PATIENCE,  # for a node that a busy machine takes for lost
     }
     return KubernetesConfig(**{**given, **settings})
 
@@ -52,9 +50,7 @@ def pods(cluster: Cluster, namespace: str, **settings: Any) -> KubernetesBackend
 
 def names(cluster: Cluster, namespace: str, kind: str) -> list[str]:
     """Return the names of a namespace's `jobs`, `pods` or `leases`, whatever state they are in."""
-    group = {"jobs": "/apis/batch/v1", "leases": "/apis/coordination.k8s.io/v1"}.get(
-        kind, "/api/v1"
-    )
+    group = GROUPS.get(kind, "/api/v1")
     items = cluster.asked.get(f"{group}/namespaces/{namespace}/{kind}")["items"]
     return sorted(item["metadata"]["name"] for item in items)
 
@@ -62,10 +58,7 @@ def names(cluster: Cluster, namespace: str, kind: str) -> list[str]:
 def nothing_left(cluster: Cluster, namespace: str) -> None:
     """Fail if a Job is left, or after a while a pod that is not on its way out."""
     assert names(cluster, namespace, "jobs") == []
-    deadline = time.monotonic() + SECONDS
-    while left := _staying(cluster, namespace):
-        assert time.monotonic() < deadline, f"left in the cluster: {left}"
-        time.sleep(0.2)
+    until(lambda: not _staying(cluster, namespace), seconds=PATIENCE, what="no pod that stays")
 
 
 def _staying(cluster: Cluster, namespace: str) -> list[str]:
@@ -79,4 +72,31 @@ def delete(cluster: Cluster, path: str) -> None:
     try:
         call(cluster, "DELETE", path, propagationPolicy="Background")
     except RefusedError as error:
-        assert error.code == 404, error  # noqa: PT017  # somebody was quicker
+        assert error.code == NOT_FOUND, error  # noqa: PT017  # somebody was quicker
+
+
+def until_refused(asked: Asked, path: str, body: object, why: str) -> None:
+    """Wait until the server would not make an object.
+
+    It takes up a quota or a limit a moment after that is made.
+    """
+
+    def refused() -> bool:
+        try:
+            asked.call("POST", path, body, dryRun="All")
+        except RefusedError as error:
+            return why in str(error)
+        return False
+
+    until(refused, seconds=PATIENCE, what=f"a request that is refused: {why}")
+
+
+def change_lease(cluster: Cluster, namespace: str, name: str, **spec: Any) -> None:
+    """Change what an owner's lease says."""
+    path = f"{GROUPS['leases']}/namespaces/{namespace}/leases/{name}"
+    call(cluster, "PATCH", path, {"spec": spec}, kind="application/merge-patch+json")
+
+
+def run_out(cluster: Cluster, namespace: str, name: str) -> None:
+    """Let a lease be one that was renewed for the last time long ago."""
+    change_lease(cluster, namespace, name, renewTime="2020-01-01T00:00:00.000000Z")

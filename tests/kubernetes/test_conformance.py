@@ -12,7 +12,7 @@ from ringfence.config import KubernetesConfig
 from ringfence.testing import Check, Conformance
 from scripts.services.kubernetes import VARIABLE, Kubernetes
 
-from .conftest import PYTHON
+from .conftest import PATIENCE, PYTHON
 
 POD = Conformance(
     "kubernetes",
@@ -23,7 +23,8 @@ POD = Conformance(
             pull_policy="Never",
             sized_volumes=True,  # the tests' cluster is old, and has been told to
             cpu_request=0.01,
-            schedule_timeout=30.0,  # for a node that was just taken for lost by another test
+            start_timeout=PATIENCE,
+            schedule_timeout=PATIENCE,  # for a node that a busy machine takes for lost
         )
     ),
     python="/usr/bin/python3",
@@ -33,7 +34,7 @@ POD = Conformance(
         "pid_1_can_t_be_killed_from_inside": "who kills all that he can kills what holds the "
         "stream, which is then taken up again",
     },
-    patience=2,
+    patience=6,  # a pod takes seconds to make on a busy machine, and some checks make many
 )
 
 # Each check makes a pod or more. What differs from containers is tried, and what any backend could
