@@ -57,7 +57,8 @@ from .events import Observer
 from .execution import Run as AsyncRun
 from .export import ExportEvent, ExportLimits, ExportReport, Room
 from .export.pipeline import AT_ONCE
-from .importing import ImportLimits, ImportReport, Source
+from .importing import ImportLimits, ImportReport
+from .incoming import Source
 from .leases import LeaseStore
 from .models import (
     Capabilities,

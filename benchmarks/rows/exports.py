@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -24,9 +26,11 @@ from ..report import Line, compare
 from ..settings import Settings
 from .output import PeakMemory
 
-__all__ = ("run",)
+__all__ = ("IMAGE", "plain_container", "run")
 
-_IMAGE = "ringfence-test:minimal"
+IMAGE = "ringfence-test:minimal"
+"""What its own containers run and ours too."""
+
 _LABEL = "ringfence-benchmark"
 _FILES = 1000
 _SIZE = 100_000
@@ -58,21 +62,23 @@ async def _containers(settings: Settings, not_run: list[str], scratch: Path) -> 
     docker = shutil.which("docker")
     if (
         docker is None
-        or subprocess.run([docker, "image", "inspect", _IMAGE], capture_output=True).returncode
+        or subprocess.run([docker, "image", "inspect", IMAGE], capture_output=True).returncode
     ):
-        not_run.append(f"out of a container: there is no docker command with {_IMAGE}")
+        not_run.append(f"out of a container: there is no docker command with {IMAGE}")
         return []
     stores = ["a directory"]
     if all(map(os.environ.get, _S3)):
         stores.append("S3")
     else:
         not_run.append("into S3: RINGFENCE_TEST_S3_ENDPOINT and the like are not set")
-    config = {"backend": "container", "image": _IMAGE, "cpus": 2.0, "memory_bytes": 512 << 20}
+    config = {"backend": "container", "image": IMAGE, "cpus": 2.0, "memory_bytes": 512 << 20}
     lines = []
     async with open_backend(config) as backend, await backend.create() as sandbox:
         made = await sandbox.exec(Command(["sh", "-c", _MAKE], timeout=300))
         check(made.ok, made.stderr_text)
-        with _Container(docker) as name:
+        with plain_container(docker) as name:
+            inside = f"mkdir -p /workspace && cd /workspace && {_MAKE}"
+            subprocess.run([docker, "exec", name, "sh", "-c", inside], check=True)
             for where in stores:
                 sides = {
                     "ours": _ours(sandbox, where, scratch),
@@ -84,28 +90,16 @@ async def _containers(settings: Settings, not_run: list[str], scratch: Path) -> 
     return lines
 
 
-class _Container:
-    """The same tree in a container that is not ours, in its own file system: cp sees no other."""
-
-    def __init__(self, docker: str) -> None:
-        self._docker = docker
-        self._name = f"{_LABEL}-{token_hex(4)}"
-
-    def __enter__(self) -> str:
-        run = (self._docker, "run", "-d", "--label", _LABEL, "--name", self._name, "--network=none")
-        subprocess.run([*run, _IMAGE, "sleep", "3600"], check=True, stdout=subprocess.DEVNULL)
-        try:
-            inside = f"mkdir -p /workspace && cd /workspace && {_MAKE}"
-            subprocess.run([self._docker, "exec", self._name, "sh", "-c", inside], check=True)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self._name
-
-    def __exit__(self, *_: object) -> None:
-        subprocess.run(
-            [self._docker, "rm", "-f", self._name], check=True, stdout=subprocess.DEVNULL
-        )
+@contextmanager
+def plain_container(docker: str) -> Iterator[str]:
+    """Give the name of a container that is not ours, with its own file system: cp sees no other."""
+    name = f"{_LABEL}-{token_hex(4)}"
+    run = (docker, "run", "-d", "--label", _LABEL, "--name", name, "--network=none")
+    subprocess.run([*run, IMAGE, "sleep", "3600"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield name
+    finally:
+        subprocess.run([docker, "rm", "-f", name], check=True, stdout=subprocess.DEVNULL)
 
 
 _numbers = count()

@@ -342,7 +342,8 @@ static int make_parents(const char *path)
     return failed == -EEXIST ? -ENOTDIR : failed;
 }
 
-static int write_file(const char *path, uint32_t mode, int append)
+/* Opens a file to be written anew or at its end, with the directories above it. */
+static int open_to_write(const char *path, uint32_t mode, int append)
 {
     struct statx info;
     int failed = make_parents(path);
@@ -356,13 +357,129 @@ static int write_file(const char *path, uint32_t mode, int append)
         failed = (int)SYS2(ftruncate, fd, 0);
     if (!failed && mode != MODE_UNSET)
         failed = (int)SYS2(fchmod, fd, mode);
+    if (failed)
+        SYS1(close, fd);
+    return failed ? failed : fd;
+}
+
+static long read_stdin(void)
+{
+    long n;
+    do
+        n = SYS3(read, 0, buffer, sizeof buffer);
+    while (n == -EINTR);
+    return n;
+}
+
+static int write_file(const char *path, uint32_t mode, int append)
+{
+    int fd = open_to_write(path, mode, append);
+    int failed = fd < 0 ? fd : 0;
     while (!failed) {
-        long n = SYS3(read, 0, buffer, sizeof buffer);
-        if (n == -EINTR)
-            continue;
+        long n = read_stdin();
         if (n <= 0)
             return (int)n;
         failed = write_all(fd, buffer, (size_t)n);
+    }
+    return failed;
+}
+
+/* What is left of the piece of stdin that was read last. */
+struct piece {
+    const uint8_t *at;
+    size_t size;
+};
+
+/* Takes at most so many bytes; returns how many, 0 at the end of stdin. */
+static long take(struct piece *piece, size_t most, const uint8_t **data)
+{
+    if (!piece->size) {
+        long n = read_stdin();
+        if (n <= 0)
+            return n;
+        *piece = (struct piece){buffer, (size_t)n};
+    }
+    size_t size = most < piece->size ? most : piece->size;
+    *data = piece->at;
+    piece->at += size;
+    piece->size -= size;
+    return (long)size;
+}
+
+static int take_head(struct piece *piece, struct file_new *head)
+{
+    uint8_t *to = (uint8_t *)head;
+    size_t lacking = sizeof *head;
+    while (lacking) {
+        const uint8_t *data;
+        long n = take(piece, lacking, &data);
+        if (n <= 0)
+            return n ? (int)n : -EINVAL;
+        memcpy(to, data, (size_t)n);
+        to += n;
+        lacking -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Leaves nothing of a file that did not come whole, also not behind a link by which it was opened. */
+static void drop_part(int fd, const char *path)
+{
+    struct statx ours, named;
+    const char *name;
+    int parent = open_parent(path, &name);
+    SYS2(ftruncate, fd, 0);
+    if (parent < 0)
+        return;
+    if (!describe(fd, "", &ours) && !describe(parent, name, &named) &&
+        ours.stx_ino == named.stx_ino && kind(&named) == S_IFREG)
+        SYS3(unlinkat, parent, name, 0);
+    SYS1(close, parent);
+}
+
+/* Writes one file of many, and removes it again if it can't be written whole. What fails is its
+ * own affair, told in `status`; the return value says whether stdin goes on behind it. */
+static int write_next(const char *path, struct piece *piece, int *status)
+{
+    struct file_new head;
+    int failed = take_head(piece, &head);
+    if (failed)
+        return failed;
+    int fd = open_to_write(path, head.mode, 0);
+    *status = fd < 0 ? fd : 0;
+    while (head.length && !failed) {
+        const uint8_t *data;
+        long n = take(piece, head.length, &data);
+        if (n <= 0)
+            failed = n ? (int)n : -EINVAL;
+        else if (!*status)
+            *status = write_all(fd, data, (size_t)n);
+        head.length -= n > 0 ? (uint32_t)n : 0;
+    }
+    if (fd >= 0 && (failed || *status))
+        drop_part(fd, path);
+    if (fd >= 0)
+        SYS1(close, fd);
+    return failed;
+}
+
+/* Tells each file's own failure by its status: none stops the others. */
+static int write_many(char **paths, uint32_t count)
+{
+    uint32_t statuses[64];
+    size_t untold = 0;
+    struct piece piece = {0, 0};
+    int failed = 0;
+    for (uint32_t i = 0; i < count && !failed; i++) {
+        int status = 0;
+        failed = write_next(paths[i], &piece, &status);
+        if (!failed)
+            statuses[untold++] = (uint32_t)-status;
+        if (untold == 64 || failed || i + 1 == count) {
+            int lost = write_all(1, statuses, untold * sizeof *statuses);
+            failed = failed ? failed : lost;
+            untold = 0;
+        }
     }
     return failed;
 }
@@ -533,6 +650,8 @@ static int run_operation(const struct request *request)
         return target ? move_path(path, target) : -EINVAL;
     case OP_READ_MANY:
         return read_many(request->argv, head->argc, head->number_a);
+    case OP_WRITE_MANY:
+        return write_many(request->argv, head->argc);
     default:
         return -ENOSYS;
     }

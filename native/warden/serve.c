@@ -818,7 +818,8 @@ static void say_hello(void)
         .version = WIRE_VERSION,
         .pid = (uint32_t)SYS0(getpid),
         .uid = (uint32_t)SYS0(getuid),
-        .features = FEATURE_TERMINAL | FEATURE_READ_MANY | (settings.init ? FEATURE_INIT : 0) |
+        .features = FEATURE_TERMINAL | FEATURE_READ_MANY | FEATURE_WRITE_MANY |
+                    (settings.init ? FEATURE_INIT : 0) |
                     (settings.seccomp ? FEATURE_SECCOMP | FEATURE_NO_NEW_PRIVS : 0),
     };
     if (!is_known)

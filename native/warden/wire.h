@@ -79,6 +79,7 @@ enum {
     FEATURE_NO_NEW_PRIVS = 4,
     FEATURE_TERMINAL = 8,
     FEATURE_READ_MANY = 16,
+    FEATURE_WRITE_MANY = 32,
 };
 
 struct frame_exit {
@@ -116,7 +117,8 @@ enum {
     OP_REMOVE = 6,
     OP_MOVE = 7, /* two paths */
     OP_READ_MANY = 8, /* number_a: most bytes of all. For each path file_whole, then the bytes */
-    OP_LAST = OP_READ_MANY,
+    OP_WRITE_MANY = 9, /* reads file_new and the bytes for each path. Writes a status for each */
+    OP_LAST = OP_WRITE_MANY,
 };
 #define NOT_A_FILE 200 /* beside the errnos: a FIFO, socket or device where a file is needed */
 #define MODE_UNSET 0xffffffffu
@@ -131,6 +133,11 @@ struct file_whole {
     uint32_t length;
 };
 #define MAX_WHOLE (512u << 10) /* a larger file is EFBIG, as is one over the most bytes of all */
+
+struct file_new {
+    uint32_t mode; /* or MODE_UNSET */
+    uint32_t length;
+};
 
 struct file_entry {
     uint64_t size;

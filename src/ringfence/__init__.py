@@ -71,7 +71,8 @@ from .export import (
     export_workspace,
     read_manifest,
 )
-from .importing import ImportLimits, ImportReport, Incoming, import_files, stored_files
+from .importing import ImportLimits, ImportReport, import_files
+from .incoming import Incoming, stored_files
 from .models import (
     TIMEOUT_MARKER,
     Capabilities,

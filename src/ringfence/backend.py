@@ -15,7 +15,8 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, final
 
@@ -24,9 +25,16 @@ import anyio
 from . import execution
 from .errors import (
     CommandError,
+    FileConflictError,
+    FileIsDirectoryError,
+    FileKindError,
+    FileMissingError,
+    FileNotDirectoryError,
+    FilePermissionError,
     FileTooLargeError,
     LimitError,
     PathError,
+    SandboxError,
     SandboxLostError,
     UnsupportedError,
     WorkspaceError,
@@ -51,8 +59,11 @@ from .process import FIRST_STDIN_BYTES, Launch, Process
 __all__ = (
     "BASE_LIMITS",
     "DEFAULT_LIST_ENTRIES",
+    "NOT_BEGUN",
+    "UNDO_SECONDS",
     "Backend",
     "Launch",
+    "NewFile",
     "Process",
     "Sandbox",
     "as_command",
@@ -73,6 +84,36 @@ BASE_LIMITS = Limits(
 
 DEFAULT_LIST_ENTRIES = 10_000
 DEFAULT_READ_BYTES = 64 * 1024 * 1024
+
+
+NOT_BEGUN = (
+    FileConflictError,
+    FileIsDirectoryError,
+    FileKindError,
+    FileMissingError,
+    FileNotDirectoryError,
+    FilePermissionError,
+    PathError,
+)
+"""What says of a writing that it has changed nothing: what is there under the name is another's."""
+
+UNDO_SECONDS = 5.0
+"""Until the removal of a file that could not be written whole is given up."""
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A small file that is to be written together with others.
+
+    Attributes:
+        path: Relative, without `..`.
+        data: The whole content.
+        mode: Permission bits; None for 0644, or those of the file that it replaces.
+    """
+
+    path: bytes
+    data: bytes
+    mode: int | None = None
 
 
 class _AsyncCloseable(ABC):
@@ -166,6 +207,30 @@ class Sandbox(_AsyncCloseable):
             read by itself, as too large for this call or because there is no quicker way.
         """
         return [None] * len(paths)
+
+    async def _write_files(self, files: Sequence[NewFile]) -> list[WorkspaceError | None]:
+        """Write small files, each as `write_file` does; a backend may have a way for all at once.
+
+        Some hundreds of files always fit into one call, of some MiB together. Of one that fails,
+        or during which this is cancelled, nothing is left unless it was not begun; what was
+        written before stays.
+
+        Returns:
+            For each file None if it was written, or the error that it alone has.
+        """
+        return [await self._write_whole(file) for file in files]
+
+    async def _write_whole(self, file: NewFile) -> WorkspaceError | None:
+        try:
+            await self._write_file(file.path, file.data, file.mode, append=False)
+        except BaseException as error:
+            if not isinstance(error, NOT_BEGUN):
+                with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(SandboxError):
+                    await self._file_operation("remove", file.path, b"")
+            if isinstance(error, WorkspaceError):
+                return error
+            raise
+        return None
 
     async def _ping(self) -> None:
         """Return if the sandbox is alive, at the least cost that its backend knows.

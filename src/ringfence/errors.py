@@ -435,6 +435,7 @@ class WorkspaceError(SandboxError, OSError):
 
     Attributes:
         path: The path that was asked for.
+        written: From `import_files` alone: the files that were written before, and stay.
     """
 
     code = "workspace"
@@ -445,6 +446,7 @@ class WorkspaceError(SandboxError, OSError):
     ) -> None:
         super().__init__(f"{path!r}: {message}", backend=backend, hint=hint)
         self.path = path
+        self.written: tuple[str, ...] = ()
         self.errno = self.default_errno
 
 

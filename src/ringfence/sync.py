@@ -32,7 +32,8 @@ from .events import Observer
 from .execution import Run as AsyncRun
 from .export import ExportEvent, ExportLimits, ExportReport, Room
 from .export.pipeline import AT_ONCE
-from .importing import ImportLimits, ImportReport, Source
+from .importing import ImportLimits, ImportReport
+from .incoming import Source
 from .leases import LeaseStore
 from .models import (
     Capabilities,
@@ -1336,10 +1337,11 @@ def import_files(
     limits: ImportLimits | None = None,
     at_once: int = AT_ONCE,
 ) -> ImportReport:
-    """Write many files into a workspace, several at a time.
+    """Write many files into a workspace, several at a time and small ones together.
 
-    Each is written whole, replacing a file of its name, and looked at afterwards. The first that
-    fails ends the import: those that were written stay, and nothing of the one that failed does.
+    Each is written whole, replacing a file of its name. The first that fails ends the import: those
+    that were written stay, of which `WorkspaceError.written` has the paths, and nothing of the one
+    that failed does.
 
     Args:
         sandbox: Whose workspace.

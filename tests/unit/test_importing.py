@@ -23,13 +23,8 @@ from ringfence.errors import (
     StoreError,
     WorkspaceError,
 )
-from ringfence.importing import (
-    ImportLimits,
-    Incoming,
-    directory_files,
-    import_files,
-    stored_files,
-)
+from ringfence.importing import ImportLimits, import_files
+from ringfence.incoming import Incoming, directory_files, stored_files
 from ringfence.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +111,7 @@ async def test_a_file_that_becomes_a_link_meanwhile_is_not_followed(
     sandbox: FakeSandbox, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a").write_text("mine")
+    (tmp_path / "in" / "a").write_bytes(b"large" * 60_000)
     (tmp_path / "secret").write_text("secret")
     files = list(directory_files(tmp_path / "in"))
     (tmp_path / "in" / "a").unlink()

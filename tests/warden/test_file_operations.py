@@ -52,6 +52,14 @@ class Files:
         assert len(found) == len(paths)
         return found
 
+    def write_many(self, *files: tuple[bytes, bytes], mode: int = wire.NO_MODE) -> list[int]:
+        """Write files and return each one's errno."""
+        data = b"".join(wire.new_file(content, mode) for _, content in files)
+        flags = wire.HAS_STDIN | wire.STDIN_COMPLETE
+        end = self(wire.WRITE_MANY, *(path for path, _ in files), flags=flags, stdin=data)
+        assert end.value == 0
+        return list(struct.unpack(f"<{len(files)}I", end.stdout))
+
     def entries(self, operation: int, path: bytes) -> dict[bytes, tuple[int, int, int]]:
         end = self(operation, path)
         assert end.value == 0
@@ -212,6 +220,75 @@ def test_what_cannot_be_read(files: Files, workspace: Path, path: bytes, value: 
     assert Path("/etc/passwd").read_bytes()
 
 
+def test_many_files_written_at_once(files: Files, workspace: Path) -> None:
+    """One that can't be written stops no other, and nothing that was there is lost by it."""
+    data = {b"%d/%d" % (number % 3, number): os.urandom(number * 3) for number in range(130)}
+    assert files.write_many(*data.items()) == [0] * 130
+    assert {name: (workspace / os.fsdecode(name)).read_bytes() for name in data} == data
+    (workspace / "0/3").chmod(0o751)
+    os.mkfifo(workspace / "fifo")
+    (workspace / "out").symlink_to("/tmp")
+    found = files.write_many(
+        (b"0/3", b"new"), (b"0", b"a" * 20_000), (b"fifo", b"x"), (b"out/x", b""), (b"0/0/x", b""),
+        (b"../x", b"x"), (b"last", b"last"),
+    )  # fmt: skip
+    assert found == [
+        0, errno.EISDIR, NOT_A_FILE, errno.EXDEV, errno.ENOTDIR, errno.EXDEV, 0
+    ]  # fmt: skip
+    assert (workspace / "0/3").read_bytes() == b"new"
+    assert (workspace / "0/3").stat().st_mode & 0o7777 == 0o751
+    assert (workspace / "last").read_bytes() == b"last"
+    assert (workspace / "last").stat().st_mode & 0o7777 == 0o644
+    assert files.write_many((b"last", b"x"), mode=0o600) == [0]
+    assert (workspace / "last").stat().st_mode & 0o7777 == 0o600
+    assert not (workspace.parent / "x").exists()
+
+
+def test_many_files_of_more_than_the_window_of_stdin(files: Files, workspace: Path) -> None:
+    content = {b"%d" % size: os.urandom(size) for size in (0, 1, 200_000, 65_537, 300_000, 7)}
+    data = b"".join(wire.new_file(one) for one in content.values())
+    flags = wire.HAS_STDIN
+    start = wire.start(
+        1, list(content), env=(), operation=wire.WRITE_MANY, flags=flags, stdin=data[:65_531]
+    )
+    files.warden.send(start)
+    sent, told = 65_531, b""
+    free = 65_536 - sent
+    for kind, _, payload in files.warden.frames():
+        if kind == wire.STDIN_ACK:
+            free += struct.unpack("<I", payload)[0]
+            part = data[sent : sent + free]
+            sent, free = sent + len(part), free - len(part)
+            if part:
+                files.warden.send(wire.frame(wire.STDIN, 1, part))
+                if sent == len(data):
+                    files.warden.send(wire.frame(wire.STDIN_END, 1))
+        if kind == wire.STDOUT:
+            told += payload
+        if kind == wire.EXIT:
+            break
+    assert told == bytes(4 * len(content))
+    assert {path.name.encode(): path.read_bytes() for path in workspace.iterdir()} == content
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 11, 20, 24, 30])
+def test_of_many_files_none_stays_that_has_not_come_whole(
+    files: Files, workspace: Path, cut: int
+) -> None:
+    """The host has gone silent in the middle: what was whole by then is told, and stays."""
+    (workspace / "target").write_bytes(b"old")
+    (workspace / "b").symlink_to("target")
+    data = wire.new_file(b"aaa") + wire.new_file(b"bbbb") + wire.new_file(b"c" * 100)
+    flags = wire.HAS_STDIN | wire.STDIN_COMPLETE
+    end = files(wire.WRITE_MANY, b"a", b"b", b"c", flags=flags, stdin=data[:cut])
+    whole = (cut >= 11) + (cut >= 23)
+    assert (end.value, end.stdout) == (errno.EINVAL, bytes(4 * whole))
+    assert (workspace / "a").exists() == (whole > 0)
+    assert (workspace / "b").is_symlink()
+    assert (workspace / "target").read_bytes() in ((b"bbbb",) if whole == 2 else (b"old", b""))
+    assert not (workspace / "c").exists()
+
+
 def test_links_inside_are_followed(files: Files, workspace: Path) -> None:
     (workspace / "d").mkdir()
     (workspace / "link").symlink_to("d")
@@ -326,6 +403,7 @@ def test_directories_that_are_swapped_for_links(files: Files, workspace: Path) -
             for found in files.read_many(*[b"turn/x"] * 5):
                 assert found == b"inside" or isinstance(found, int)
             files.write(b"turn/y", b"y")
+            files.write_many((b"turn/y", b"y"), (b"turn/z", b"z" * 500))
             files(wire.REMOVE, b"turn/y")
     finally:
         done.set()

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.errors import ProtocolError, SandboxError, SandboxLostError
+from ringfence.backend import NewFile
+from ringfence.errors import ProtocolError, SandboxError, SandboxLostError, WorkspaceError
 from ringfence.models import (
     Capabilities,
     Command,
@@ -43,7 +44,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(240)]
 FRAMES = 300_000
 LARGEST = 128 << 10
 
-HELLO = wire.frame(wire.HELLO, 0, struct.pack("<IIII16s", 1, 1, 31, 65534, b"i" * 16))
+HELLO = wire.frame(wire.HELLO, 0, struct.pack("<IIII16s", 1, 1, 63, 65534, b"i" * 16))
 
 
 def started(channel: int) -> bytes:
@@ -63,6 +64,10 @@ def whole(found: bytes | int) -> bytes:
     if isinstance(found, int):
         return struct.pack("<II", found, 0)
     return struct.pack("<II", 0, len(found)) + found
+
+
+def statuses(*found: int) -> bytes:
+    return struct.pack(f"<{len(found)}I", *found)
 
 
 class Script(ByteStream):
@@ -135,6 +140,13 @@ async def read_many(sandbox: WardenSandbox) -> None:
     assert sum(len(one) for one in found if isinstance(one, bytes)) <= 100
 
 
+async def write_many(sandbox: WardenSandbox) -> None:
+    files = [NewFile(b"a", b"x" * 100_000), NewFile(b"b", b"", 0o600), NewFile(b"c", b"c")]
+    found = await sandbox._write_files(files)
+    assert len(found) == 3
+    assert all(one is None or isinstance(one, WorkspaceError) for one in found)
+
+
 async def two_at_once(sandbox: WardenSandbox) -> list[Result]:
     found: list[Result] = []
 
@@ -178,6 +190,10 @@ def sessions() -> list[Session]:
         ),
         Session(lambda box: box.list_files("d", max_entries=2), answer(listing[:30], listing[30:])),
         Session(read_many, answer(whole(b"one") + whole(b"")[:3], whole(b"")[3:] + whole(2))),
+        Session(
+            write_many,
+            [started(1), *took[:1], *answer(statuses(0) + b"\x15", b"\0\0\0" + statuses(0))[1:]],
+        ),
         Session(lambda box: box.stat("f"), answer(entry(b"f"))),
         Session(lambda box: box.move("f", "g"), answer(b"t", value=2)),
         Session(lambda box: box.make_dir("d"), answer()),
@@ -336,6 +352,23 @@ def test_any_files_are_whole_or_refused(data: bytes, count: int) -> None:
     assert b"".join(map(whole, found)) == data
 
 
+@given(st.lists(st.integers(0, 255), max_size=20))
+def test_files_that_were_written_together(found: list[int]) -> None:
+    assert frames.decode_statuses(statuses(*found), len(found)) == found
+    for wrong in (statuses(*found, 0), statuses(*found) + b"\0"):
+        with pytest.raises(ProtocolError):
+            frames.decode_statuses(wrong, len(found))
+
+
+@given(st.binary(max_size=80), st.integers(0, 20))
+def test_any_statuses_are_errnos_or_refused(data: bytes, count: int) -> None:
+    try:
+        found = frames.decode_statuses(data, count)
+    except ProtocolError:
+        return
+    assert statuses(*found) == data
+
+
 # Floods: an honest row, and then the same for ever.
 
 
@@ -372,6 +405,7 @@ USES: dict[str, Use] = {
     "another": hear_another,
     "read": lambda box: box.read_file("f", max_bytes=100),
     "read many": lambda box: box._read_files([b"f"] * 10, 100),
+    "write many": lambda box: box._write_files([NewFile(b"f", b"x" * 20_000)] * 10),
     "list": lambda box: box.list_files("d", max_entries=50),
     "stat": lambda box: box.stat("f"),
     "ping": lambda box: box.ping(timeout=0.5),

@@ -56,6 +56,16 @@ def sessions() -> list[list[bytes]]:
     many = wire.start(
         10, [b"a/file", b"none", b"a"], env=(), operation=wire.READ_MANY, numbers=(9, 0)
     )
+    several = wire.start(
+        12,
+        [b"m/1", b"a", b"m/1/2", b"m/3"],
+        env=(),
+        operation=wire.WRITE_MANY,
+        flags=wire.HAS_STDIN,
+        stdin=b"".join(wire.new_file(b"x" * size, 0o640) for size in (3, 900, 0)) + b"\1",
+    )
+    rest = wire.new_file(b"y" * 50_000)[1:]
+    following = [wire.frame(wire.STDIN, 12, rest), wire.frame(wire.STDIN_END, 12)]
     moving = wire.start(8, [b"a/file", b"a/other"], env=(), operation=wire.MOVE)
     removing = wire.start(9, [b"a"], env=(), operation=wire.REMOVE)
     ping = wire.frame(wire.PING, 9, b"ping")
@@ -78,6 +88,7 @@ def sessions() -> list[list[bytes]]:
         [fed, *more, wire.credit(3, 50_000, 0), end, wire.credit(3, 50_000, 50_000)],
         [leaving, lifetime, ping],
         [writing, reading, many, listing, wire.credit(6, 1000, 0), moving, removing],
+        [writing, several, *following, listing],
         [big, wire.start(2, [b"missing"], fallback=b"/bin/true"), ping],
         [sleeping, fed, writing, wire.kill(3, 15), wire.kill(2)],
         [wire.start(n, [b"/bin/true"], timeout_ms=1000) for n in range(1, 20)],

@@ -27,7 +27,7 @@ def sh(script: str) -> list[bytes]:
 def test_hello_says_who_it_is(build: Build, workspace: Path) -> None:
     with RawWarden(str(build.path), workspace) as raw:
         version, pid, features, uid = struct.unpack_from("<IIII", raw.expect(wire.HELLO, 0))
-    assert (version, pid, features & ~24, uid) == (2, raw.process.pid, 0, os.getuid())
+    assert (version, pid, features & ~56, uid) == (2, raw.process.pid, 0, os.getuid())
 
 
 def test_outputs_come_apart_and_the_exit_code_is_its_own(warden: RawWarden) -> None:
@@ -306,7 +306,7 @@ def malformed() -> dict[str, bytes]:
         "no argument": wire.start(1, []),
         "a text without its end": wire.frame(wire.START, 1, good[12:-1]),
         "bytes behind it": wire.frame(wire.START, 1, good[12:] + b"x"),
-        "an unknown operation": wire.start(1, [b"x"], operation=9),
+        "an unknown operation": wire.start(1, [b"x"], operation=10),
         "stdin longer than the frame": wire.frame(
             wire.START, 1, bytes(head[12:68]) + struct.pack("<I", 60000) + bytes(head[72:])
         ),

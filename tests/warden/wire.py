@@ -20,7 +20,7 @@ HELLO, STARTED, STDOUT, STDERR, STDIN_ACK, EXIT, PONG, FAULT = range(0x81, 0x89)
 
 KILL_LEFTOVERS, HAS_STDIN, STDIN_COMPLETE, TERMINAL = 1, 2, 4, 8
 EXITED, SIGNALED, NOT_STARTED, UNKNOWN = range(4)
-READ, WRITE, LIST, STAT, MAKE_DIR, REMOVE, MOVE, READ_MANY = range(1, 9)
+READ, WRITE, LIST, STAT, MAKE_DIR, REMOVE, MOVE, READ_MANY, WRITE_MANY = range(1, 10)
 NO_CAP = 2**64 - 1
 NO_MODE = 0xFFFFFFFF
 
@@ -64,6 +64,11 @@ def start(
     )
     texts = b"".join(text + b"\0" for text in (cwd, fallback, *argv, *env))
     return frame(START, channel, head + texts + stdin)
+
+
+def new_file(data: bytes, mode: int = NO_MODE) -> bytes:
+    """Return what `WRITE_MANY` reads for one file."""
+    return struct.pack("<II", mode, len(data)) + data
 
 
 def kill(channel: int, number: int = 0) -> bytes:

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import anyio
 
-from ..backend import Sandbox
+from ..backend import NewFile, Sandbox
 from ..errors import SandboxClosedError, SandboxError, SandboxLostError, WorkspaceError
 from ..models import Capabilities, Chunk, Exit, ExitReason, FileInfo, Limits, SandboxSpec
 from ..process import Launch, Process
@@ -97,6 +97,9 @@ class ExecSandbox(Sandbox):
         self, paths: Sequence[bytes], max_bytes: int
     ) -> list[bytes | WorkspaceError | None]:
         return await self._operate(lambda inside: inside._read_files(paths, max_bytes))
+
+    async def _write_files(self, files: Sequence[NewFile]) -> list[WorkspaceError | None]:
+        return await self._operate(lambda inside: inside._write_files(files))
 
     async def _list_files(self, path: bytes, max_entries: int) -> tuple[list[FileInfo], int]:
         return await self._operate(lambda inside: inside._list_files(path, max_entries))

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from ..backend import Sandbox
+from ..backend import NewFile, Sandbox
 from ..errors import FileMissingError, SandboxClosedError, SandboxLostError, WorkspaceError
 from ..events import Operation, Value
 from ..leases import Hold
@@ -408,6 +408,11 @@ class Session(Sandbox):
     ) -> list[bytes | WorkspaceError | None]:
         async with self._using("read_files", paths[0] if paths else b".") as box:
             return await box._read_files(paths, max_bytes)
+
+    async def _write_files(self, files: Sequence[NewFile]) -> list[WorkspaceError | None]:
+        size = sum(len(file.data) for file in files)
+        async with self._using("write_files", files[0].path if files else b".", size) as box:
+            return await box._write_files(files)
 
     async def _list_files(self, path: bytes, max_entries: int) -> tuple[list[FileInfo], int]:
         async with self._using("list_files", path) as box:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._checks_exec import CHECKS as _EXEC
 from ._checks_files import CHECKS as _FILES
+from ._checks_import import CHECKS as _IMPORT
 from ._checks_leaks import CHECKS as _LEAKS
 from ._checks_leftovers import CHECKS as _LEFTOVERS
 from ._checks_lifecycle import CHECKS as _LIFECYCLE
@@ -29,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     *_TERMINAL,
     *_LIMITS,
     *_FILES,
+    *_IMPORT,
     *_LISTING,
     *_PATHS,
     *_LIFECYCLE,

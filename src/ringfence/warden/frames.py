@@ -22,6 +22,7 @@ __all__ = (
     "MAX_WHOLE",
     "MODE_UNSET",
     "NOT_A_FILE",
+    "STATUS",
     "STDIN_WINDOW",
     "TOKEN_SIZE",
     "VERSION",
@@ -40,6 +41,8 @@ __all__ = (
     "credit_frame",
     "decode_entries",
     "decode_files",
+    "decode_statuses",
+    "encode_file",
     "frame",
     "kill_frame",
     "lifetime_frame",
@@ -60,6 +63,7 @@ MODE_UNSET = 0xFFFFFFFF
 NOT_A_FILE = 200
 MAX_WHOLE = 512 << 10
 WHOLE_HEAD = 8
+STATUS = 4
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 
 _HEADER = struct.Struct("<IIBBH")
@@ -130,6 +134,7 @@ class Feature(IntFlag):
     NO_NEW_PRIVS = 4
     TERMINAL = 8
     READ_MANY = 16
+    WRITE_MANY = 32
 
 
 class Outcome(IntEnum):
@@ -172,6 +177,7 @@ class Operation(IntEnum):
     REMOVE = 6
     MOVE = 7
     READ_MANY = 8
+    WRITE_MANY = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +414,25 @@ def decode_files(data: bytes | bytearray, count: int) -> list[bytes | int]:
     if at != len(data):
         raise ProtocolError("more files than were asked for")
     return found
+
+
+def encode_file(data: bytes, mode: int | None) -> tuple[bytes, bytes]:
+    """Return what goes before a file that is to be written together with others, and the file."""
+    return _WHOLE.pack(MODE_UNSET if mode is None else mode & 0o7777, len(data)), data
+
+
+def decode_statuses(data: bytes | bytearray, count: int) -> list[int]:
+    """Return the errno, or 0, of each of so many files that were written together.
+
+    Raises:
+        ProtocolError: They do not add up.
+    """
+    if len(data) != count * STATUS:
+        raise ProtocolError("more or fewer files than were to be written")
+    statuses = [status for (status,) in _U32.iter_unpack(data)]
+    if any(status > MAX_STATUS for status in statuses):
+        raise ProtocolError("a file that can't have been written as it was told")
+    return statuses
 
 
 class FirstEntries:

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -14,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from ..backend import Sandbox, command_cwd
+from ..backend import NewFile, Sandbox, command_cwd
 from ..errors import (
     CommandError,
     FileConflictError,
@@ -56,6 +57,7 @@ from .frames import (
     MAX_STRINGS,
     MODE_UNSET,
     NOT_A_FILE,
+    STATUS,
     STDIN_WINDOW,
     WHOLE_HEAD,
     Entry,
@@ -70,6 +72,8 @@ from .frames import (
     credit_frame,
     decode_entries,
     decode_files,
+    decode_statuses,
+    encode_file,
     frame,
     kill_frame,
     lifetime_frame,
@@ -349,7 +353,7 @@ class WardenSandbox(Sandbox):
         finally:
             if channel.end is None and connection.lost is None:
                 with anyio.move_on_after(HOST_SLACK, shield=True):
-                    await connection.send(kill_frame(channel.id, _SIGKILL))
+                    await _abandon(connection, channel, operation)
 
     async def _write_file(self, path: bytes, data: bytes, mode: int | None, append: bool) -> None:
         numbers = (MODE_UNSET if mode is None else mode & 0o7777, int(append))
@@ -380,6 +384,23 @@ class WardenSandbox(Sandbox):
         return [
             one if isinstance(one, bytes) else _whole_error(one, path, self.backend)
             for path, one in zip(paths, found, strict=True)
+        ]
+
+    async def _write_files(self, files: Sequence[NewFile]) -> list[WorkspaceError | None]:
+        hello = (await self._connected()).hello
+        if not files or hello is None or Feature.WRITE_MANY not in hello.features:
+            return await super()._write_files(files)  # an older warden
+        paths = tuple(file.path for file in files)
+        data = b"".join(part for file in files for part in encode_file(file.data, file.mode))
+        most = len(files) * STATUS
+        told = await self._operate(Operation.WRITE_MANY, paths, (0, 0), data, most=most)
+        try:
+            statuses = decode_statuses(told, len(files))
+        except ProtocolError as error:
+            raise self.connection.lose(error) from None
+        return [
+            _file_error(status, path, self.backend) if status else None
+            for path, status in zip(paths, statuses, strict=True)
         ]
 
     async def _list_files(self, path: bytes, max_entries: int) -> tuple[list[FileInfo], int]:
@@ -632,6 +653,16 @@ def _terminal_error(code: int, backend: str) -> SandboxError:
         hint = "programs hold so many that there is none left"
         return LimitError("terminals", text, backend=backend, hint=hint)
     return UnsupportedError(text, backend=backend, hint="it needs /dev/ptmx inside")
+
+
+async def _abandon(connection: Connection, channel: Channel, operation: Operation) -> None:
+    """End a file operation for which nobody waits any more."""
+    if operation is not Operation.WRITE_MANY:
+        await connection.send(kill_frame(channel.id, _SIGKILL))
+        return
+    with suppress(SandboxError):  # it removes what has not come whole, and ends
+        await connection.send(frame(FrameType.STDIN_END, channel.id))
+        await connection.wait(channel, lambda: channel.end is not None)
 
 
 def _no_process(what: str, code: int, backend: str) -> LimitError:
