@@ -17,18 +17,19 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from .. import host_files
-from ..backend import Sandbox, command_cwd
-from ..errors import SandboxClosedError, SandboxError, SandboxLostError, WorkspaceError
-from ..models import Capabilities, FileInfo, Isolation, Limits, SandboxSpec
+from ..backend import command_cwd
+from ..errors import SandboxError, WorkspaceError
+from ..models import Capabilities, Isolation, Limits, SandboxSpec
 from ..process import Launch
+from ._on_host import SandboxOnHost
 from ._portable_process import PortableProcess
 from ._portable_spawn import spawn
 
@@ -53,11 +54,10 @@ PORTABLE_CAPABILITIES = Capabilities(
 _WINDOWS_VARIABLES = ("COMSPEC", "PATHEXT", "SYSTEMDRIVE", "SYSTEMROOT", "WINDIR")
 """What programs can't start without on Windows."""
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class PortableSandbox(Sandbox):
+class PortableSandbox(SandboxOnHost):
     """A directory of the host in which commands are run as children of this process.
 
     Args:
@@ -86,7 +86,7 @@ class PortableSandbox(Sandbox):
         self.id = sandbox_id
         self.workspace = work_dir
         self._owns_work_dir = owns_work_dir
-        self._cause: str | None = None
+        self._cause = None
         self._closed = False
         self._processes: set[PortableProcess] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -132,52 +132,9 @@ class PortableSandbox(Sandbox):
         self._cause = self._cause or cause
         await self._end()
 
-    async def _write_file(self, path: bytes, data: bytes, mode: int | None, append: bool) -> None:
-        await self._files(host_files.write_file, self.workspace, path, data, mode, append)
-
-    async def _read_file(self, path: bytes, offset: int, max_bytes: int) -> tuple[bytes, int]:
-        return await self._files(host_files.read_file, self.workspace, path, offset, max_bytes)
-
-    async def _list_files(self, path: bytes, max_entries: int) -> tuple[list[FileInfo], int]:
-        return await self._files(host_files.list_files, self.workspace, path, max_entries)
-
-    async def _file_operation(
-        self, operation: Literal["stat", "make_dir", "remove", "move"], path: bytes, target: bytes
-    ) -> FileInfo | None:
-        if operation == "stat":
-            return await self._files(host_files.stat, self.workspace, path)
-        if operation == "move":
-            await self._files(host_files.move, self.workspace, path, target)
-        else:
-            work = host_files.make_dir if operation == "make_dir" else host_files.remove
-            await self._files(work, self.workspace, path)
-        return None
-
-    async def _files(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        self._require_open()
-        return await self._in_thread(work, *args, **kwargs)
-
-    async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        assert not kwargs
-        try:
-            return await anyio.to_thread.run_sync(work, *args)
-        except WorkspaceError as error:
-            error.backend = self.backend
-            raise
-
-    def _require_open(self) -> None:
-        if self._closed or self._cause is not None:
-            raise self._ended()
-
-    def _ended(self) -> SandboxError:
-        if self._closed or self._cause is None:
-            return SandboxClosedError(f"sandbox {self.id} is closed", backend=self.backend)
-        return SandboxLostError(
-            f"sandbox {self.id} was ended: {self._cause}",
-            cause=self._cause,
-            backend=self.backend,
-            hint="make a new one",
-        )
+    @property
+    def _root(self) -> str:
+        return self.workspace
 
     def _environment(self, launch: Launch) -> dict[bytes, bytes]:
         """Return the few variables that a program needs, and the caller's."""

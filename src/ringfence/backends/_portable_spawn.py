@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from ..errors import CommandError, SandboxError
 from ..process import Launch
-from ._portable_process import PortableProcess, Stdin
+from ._portable_parts import Stdin
+from ._portable_process import PortableProcess
 
 __all__ = ("spawn",)
 

@@ -7,20 +7,19 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from .. import host_files
-from ..backend import Sandbox, command_cwd
-from ..errors import SandboxClosedError, SandboxError, SandboxLostError, WorkspaceError
-from ..models import Capabilities, Exit, FileInfo, Limits, SandboxSpec
+from ..backend import command_cwd
+from ..errors import SandboxClosedError, SandboxError, WorkspaceError
+from ..models import Capabilities, Exit, Limits, SandboxSpec
 from ..process import Launch
+from ._on_host import SandboxOnHost
 from ._wasm_guest import Guest
 from ._wasm_place import Place
 from ._wasm_process import WasmProcess
@@ -34,11 +33,10 @@ __all__ = ("WasmSandbox",)
 _END_SECONDS = 1.0
 """How long closing waits for programs to end; one that hangs in the host's kernel is left."""
 
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class WasmSandbox(Sandbox):
+class WasmSandbox(SandboxOnHost):
     """Runs one program, each time in a fresh instance, with a workspace that stays.
 
     Args:
@@ -77,7 +75,7 @@ class WasmSandbox(Sandbox):
         self._place = place
         self._spares = spares
         self._owns_spares = place.owns_spares
-        self._cause: str | None = None
+        self._cause = None
         self._closed = False
         self._is_removed = place.scratch is None
         self._processes: set[WasmProcess] = set()
@@ -149,50 +147,10 @@ class WasmSandbox(Sandbox):
     def _set_cause(self, cause: str) -> None:
         self._cause = self._cause or cause
 
-    async def _write_file(self, path: bytes, data: bytes, mode: int | None, append: bool) -> None:
-        await self._files(host_files.write_file, path, data, mode, append)
-
-    async def _read_file(self, path: bytes, offset: int, max_bytes: int) -> tuple[bytes, int]:
-        return await self._files(host_files.read_file, path, offset, max_bytes)
-
-    async def _list_files(self, path: bytes, max_entries: int) -> tuple[list[FileInfo], int]:
-        return await self._files(host_files.list_files, path, max_entries)
-
-    async def _file_operation(
-        self, operation: Literal["stat", "make_dir", "remove", "move"], path: bytes, target: bytes
-    ) -> FileInfo | None:
-        if operation == "stat":
-            return await self._files(host_files.stat, path)
-        if operation == "move":
-            await self._files(host_files.move, path, target)
-        elif operation == "make_dir":
-            await self._files(host_files.make_dir, path)
-        else:
-            await self._files(host_files.remove, path)
-        return None
-
-    async def _files(self, work: Callable[..., _T], *args: object) -> _T:
-        self._require_open()
+    @property
+    def _root(self) -> str:
         assert self._place.root is not None
-        try:
-            return await anyio.to_thread.run_sync(work, self._place.root, *args)
-        except WorkspaceError as error:
-            error.backend = self.backend
-            raise
-
-    def _require_open(self) -> None:
-        if self._closed or self._cause is not None:
-            raise self._ended()
-
-    def _ended(self) -> SandboxError:
-        if self._closed or self._cause is None:
-            return SandboxClosedError(f"sandbox {self.id} is closed", backend=self.backend)
-        return SandboxLostError(
-            f"sandbox {self.id} was ended: {self._cause}",
-            cause=self._cause,
-            backend=self.backend,
-            hint="make a new one",
-        )
+        return self._place.root
 
     async def _end(self, error: SandboxError) -> None:
         if self._alarm is not None:
