@@ -53,11 +53,11 @@ async def pid_1_can_t_be_killed_from_inside(ctx: Context) -> None:
     await ctx.require_own_namespaces()
     await ctx.sandbox.write_file("kept", "x")
     await ctx.sh("for s in KILL STOP TERM INT HUP QUIT SEGV USR1 CHLD; do kill -$s 1; done; true")
-    expect.equal((await ctx.sandbox.exec("echo", ["ok"])).stdout, b"ok\n", "after killing PID 1")
+    await ctx.prints_ok(ctx.sandbox)
     result = await ctx.sh("kill -STOP -1; kill -KILL -1; echo survived", timeout=5)
     ended = (ExitReason.SIGNALED, ExitReason.TIMED_OUT, ExitReason.EXITED)
     expect.true(result.exit_reason in ended, f"killing everything ended with {result}")
-    expect.equal((await ctx.sandbox.exec("echo", ["ok"])).stdout, b"ok\n", "after killing all")
+    await ctx.prints_ok(ctx.sandbox)
     expect.equal(await ctx.sandbox.read_file("kept"), b"x", "the file after killing all")
 
 
@@ -102,7 +102,7 @@ except OSError:
     await ctx.require_own_namespaces()
     result = await ctx.py(program)
     expect.equal((result.stdout, result.stderr), (b"", b""), "what the program reports")
-    expect.equal((await ctx.sandbox.exec("echo", ["ok"])).stdout, b"ok\n", "the next command")
+    await ctx.prints_ok(ctx.sandbox)
 
 
 async def noise_on_every_descriptor_does_no_harm(ctx: Context) -> None:
@@ -128,7 +128,7 @@ os._exit(5)
         await sandbox.start(ctx.script("sleep 20"))
         result = await sandbox.exec(ctx.need_python(), ["-I", "-c", program], timeout=10)
         expect.equal((result.exit_code, result.exit_reason), (5, ExitReason.EXITED), "the end")
-        expect.equal((await sandbox.exec("echo", ["ok"])).stdout, b"ok\n", "the next command")
+        await ctx.prints_ok(sandbox)
 
 
 async def killing_one_s_keeper_sets_nobody_free(ctx: Context) -> None:
@@ -142,7 +142,7 @@ async def killing_one_s_keeper_sets_nobody_free(ctx: Context) -> None:
     except SandboxLostError:
         pass  # it may be given up as a whole; then nothing of it may be left
     else:
-        expect.equal((await sandbox.exec("echo", ["ok"])).stdout, b"ok\n", "the next command")
+        await ctx.prints_ok(sandbox)
     await ctx.gone(marker, "the command")
 
 

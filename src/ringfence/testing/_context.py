@@ -104,6 +104,11 @@ class Context:
         )
         return result.stdout_text
 
+    async def prints_ok(self, sandbox: Sandbox) -> None:
+        """Require a sandbox to be of use."""
+        result = await sandbox.exec("echo", ["ok"])
+        expect.equal((result.exit_code, result.stdout), (0, b"ok\n"), "the next command's end")
+
     @staticmethod
     def script(script: str, *args: str, **fields: Any) -> Command:
         """Return the command that runs a script of the plain shell."""

@@ -114,7 +114,7 @@ def check(
     fault = (inspect.getdoc(function) or "").strip()
     if not fault:
         raise ValueError(f"check {name} does not say which fault it catches")
-    topic = function.__module__.rpartition("_checks_")[2]
+    topic = function.__module__.rpartition("_checks_")[2].partition("_")[0]
     return Check(name, topic, fault, needs, hostile, timeout, function)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ._checks_exec import CHECKS as _EXEC
+from ._checks_exec_given import CHECKS as _EXEC_GIVEN
 from ._checks_files import CHECKS as _FILES
 from ._checks_import import CHECKS as _IMPORT
 from ._checks_leaks import CHECKS as _LEAKS
 from ._checks_leftovers import CHECKS as _LEFTOVERS
 from ._checks_lifecycle import CHECKS as _LIFECYCLE
 from ._checks_limits import CHECKS as _LIMITS
+from ._checks_limits_space import CHECKS as _LIMITS_OF_SPACE
 from ._checks_listing import CHECKS as _LISTING
 from ._checks_neighbours import CHECKS as _NEIGHBOURS
 from ._checks_output import CHECKS as _OUTPUT
@@ -22,6 +24,7 @@ from ._model import Check
 __all__ = ("CHECKS",)
 
 CHECKS: tuple[Check, ...] = (
+    *_EXEC_GIVEN,
     *_EXEC,
     *_STDIN,
     *_OUTPUT,
@@ -29,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     *_TIMEOUTS,
     *_TERMINAL,
     *_LIMITS,
+    *_LIMITS_OF_SPACE,
     *_FILES,
     *_IMPORT,
     *_LISTING,
