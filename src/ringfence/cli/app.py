@@ -1,34 +1,25 @@
-"""The command line: what each command takes, and what becomes of an error."""
+"""The command line: what each command takes."""
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
-import traceback
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
-from . import words
+from .faults import print_fault, told
 from .flags import Cpus, Env, File, Image, Memory, Mount, Network, Place, Pull, Runtime, variables
 from .image import app as image_app
 from .mcp_command import mcp
 from .stdio import fill_missing_streams
 from .wasm import app as wasm_app
 
-__all__ = ("FAULT", "doctor", "main", "mcp", "ps", "reap", "run", "shell")
-
-FAULT = 125
-"""Our exit code where it was not the program that failed, as `timeout` and Docker have it."""
+__all__ = ("doctor", "main", "mcp", "ps", "reap", "run", "shell")
 
 _INTERRUPTED = 130
-_BROKEN_PIPE = 141  # what a shell says of a program that wrote to a pipe nobody reads
-
-# typer exports this one class of its usage errors; what all of them are is above it.
-_UsageError = cast("type[Exception]", typer.BadParameter.__base__)
 
 app = typer.Typer(
     name="ringfence",
@@ -94,7 +85,7 @@ def run(
         typer.Option(metavar="PATH", help="The interpreter, shown with its installation."),
     ] = None,
     with_venv: Annotated[
-        bool, typer.Option("--with-venv", help="Use the active virtual environment.")
+        bool, typer.Option("--with-venv", metavar="", help="Use the active virtual environment.")
     ] = False,
     root_dir: Annotated[
         str | None, typer.Option(metavar="DIR", help="A root file system instead of this one's.")
@@ -107,7 +98,8 @@ def run(
         str | None, typer.Option(metavar="DIR", help="Copy the workspace there afterwards.")
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one object with all that there is to say.")
+        bool,
+        typer.Option("--json", metavar="", help="Print one object with all that there is to say."),
     ] = False,
     output_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Kept of each stream with --json.")
@@ -141,9 +133,8 @@ def run(
         words = _Words(program, context.meta["is_literal"], file or [])
         code = _perform(words, flags, export=export, as_json=json, with_venv=with_venv)
     except (SandboxError, ExceptionGroup) as error:
-        cause = _leaf(error)
-        if json and isinstance(cause, SandboxError):
-            print(_as_json(cause))
+        if json:
+            print_fault(error)
         raise
     raise typer.Exit(code)
 
@@ -168,14 +159,6 @@ def _perform(
     job = parse_job(given.program, files, is_literal=given.is_literal)
     options = Options(job, export=export, as_json=as_json, with_venv=with_venv)
     return anyio.run(perform, load_settings(flags), options)
-
-
-def _as_json(error: Any) -> str:
-    import json
-
-    from .run import fault
-
-    return json.dumps(fault(error), indent=2)
 
 
 @app.command()
@@ -227,7 +210,7 @@ def shell(
 
 @app.command()
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+    json: Annotated[bool, typer.Option("--json", metavar="", help="Print one object.")] = False,
 ) -> None:
     """Say what this machine can run, what holds each limit, and what is missing.
 
@@ -251,7 +234,7 @@ def doctor(
 @app.command()
 def ps(
     backend: Place = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a list.")] = False,
+    json: Annotated[bool, typer.Option("--json", metavar="", help="Print a list.")] = False,
 ) -> None:
     """List the sandboxes on this machine, live and left over."""
     from ..settings import load_settings
@@ -263,7 +246,7 @@ def ps(
 @app.command()
 def reap(
     backend: Place = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+    json: Annotated[bool, typer.Option("--json", metavar="", help="Print one object.")] = False,
 ) -> None:
     """Remove what dead owners have left on this machine."""
     from ..settings import load_settings
@@ -289,7 +272,9 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+        typer.Option(
+            "--version", metavar="", callback=_print_version, is_eager=True, help="Print it."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -306,38 +291,5 @@ def main() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  # the last place where a fault can be told
-        return _told(_leaf(error))
+        return told(error)
     return int(code or 0)
-
-
-def _leaf(error: Exception) -> Exception:
-    """Return the error that a group of them is about: the first."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _told(error: Exception) -> int:
-    """Say what went wrong, and return the exit code for it."""
-    from ..errors import SandboxError
-
-    if os.environ.get("RINGFENCE_DEBUG"):
-        traceback.print_exception(error)
-    if isinstance(error, BrokenPipeError):
-        # What Python would still flush when it ends has no reader either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return _BROKEN_PIPE
-    if isinstance(error, _UsageError):
-        message = cast("Any", error).format_message()
-        if message:  # there is none where the help has been printed already
-            words.say(f"{message} (see ringfence --help)")
-    elif isinstance(error, SandboxError):
-        words.say(str(error))
-    elif isinstance(error, OSError):
-        words.say(f"reading or writing failed: {error}")
-    else:
-        words.say(
-            f"a fault of ringfence itself: {type(error).__name__}: {error} "
-            "(RINGFENCE_DEBUG=1 shows where)"
-        )
-    return FAULT

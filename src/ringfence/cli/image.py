@@ -29,7 +29,10 @@ def build(
         ),
     ] = "auto",
     with_data: Annotated[
-        bool, typer.Option("--with-data", help="Put numpy, pandas, matplotlib, ipykernel in.")
+        bool,
+        typer.Option(
+            "--with-data", metavar="", help="Put numpy, pandas, matplotlib, ipykernel in."
+        ),
     ] = False,
     base: Annotated[
         str, typer.Option(metavar="IMAGE", help="What the Dockerfile starts from.")
@@ -59,7 +62,7 @@ def build(
 
 @app.command()
 def ls(
-    json: Annotated[bool, typer.Option("--json", help="Print a list.")] = False,
+    json: Annotated[bool, typer.Option("--json", metavar="", help="Print a list.")] = False,
     host: _Host = "",
 ) -> None:
     """List those that the engine has, and which of them an older recipe made."""
