@@ -32,12 +32,15 @@ PACKAGING := pyproject.toml hatch_build.py $(CONSTRAINTS)
 # What the tests may not do without: one that is missing here fails them and is never skipped.
 ifeq ($(shell uname -s),Linux)
 export RINGFENCE_REQUIRE_BACKENDS ?= process,bubblewrap,container,wasm
+# Podman beside Docker, which takes root or CONTAINER_HOST; `make test PODMAN=` does without.
+PODMAN ?= podman
 # What they run against, brought up for the legs that need it; see scripts/services.
-SERVICES ?= docker
+SERVICES ?= docker $(PODMAN)
 # The leg on a real cluster, which takes root or KUBECONFIG; `make test CLUSTER=` does without.
 CLUSTER ?= test-kubernetes
 else
 export RINGFENCE_REQUIRE_BACKENDS ?= process,wasm
+PODMAN ?=
 SERVICES ?=
 CLUSTER ?=
 endif
@@ -76,7 +79,8 @@ conformance: $(VENV)/.warden services
 	$(ABREAST) worksteal -m 'conformance and not (kubernetes or hostile or fuzz or sanitizer)'
 
 container: $(VENV)/.warden services
-	$(ABREAST) loadfile -m 'container and not (conformance or kubernetes or slow or hostile or fuzz or sanitizer)'
+	$(ABREAST) loadfile -m 'container and not (conformance or kubernetes or slow or hostile or fuzz or sanitizer)' \
+		$(if $(PODMAN),,--ignore=tests/container/test_podman.py)
 
 begun: $(VENV)/.dev
 	$(if $(CLUSTER),$(BIN)/python -m scripts.services prepare kubernetes)

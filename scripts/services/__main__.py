@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 from .docker import Docker
 from .kubernetes import Kubernetes
+from .podman import Podman
 from .postgres import Postgres
 from .s3 import S3
 from .steps import ServiceError, alone, say
 
-SERVICES = {service.name: service for service in (Docker(), Kubernetes(), Postgres(), S3())}
+ALL = (Docker(), Kubernetes(), Podman(), Postgres(), S3())
+SERVICES = {service.name: service for service in ALL}
 
 
 def main(argv: Sequence[str]) -> int:

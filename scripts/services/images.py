@@ -80,7 +80,7 @@ def make_all(engine: Engine) -> None:
     for image in IMAGES:
         if _is_there(engine, image):
             continue
-        with step(f"docker: made {image.name}"):
+        with step(f"made {image.name} at {engine.address}"):
             _import(engine, image)
     kernel.kernel_packages()  # which tests mount into the one with Python
 
@@ -105,7 +105,8 @@ def _is_there(engine: Engine, image: Image) -> bool:
 def _import(engine: Engine, image: Image) -> None:
     # What a list of changes can't say is not needed here: they are parsed as a Dockerfile's lines.
     changes = [f"LABEL {LABEL}={image.digest}", f"ENV PATH={PATH}", "WORKDIR /workspace"]
-    query = [("fromSrc", "-"), ("repo", REPOSITORY), ("tag", image.tag)]
+    # The tag goes with the name: Podman does not look at one that is told apart from it.
+    query = [("fromSrc", "-"), ("repo", image.name)]
     query += [("changes", change) for change in changes]
     said = engine.call("POST", "/images/create", query=query, body=image.make(), seconds=120)
     if not said or "error" in said:

@@ -202,8 +202,8 @@ def test_four_workers_that_begin_at_once_fill_one_volume(seen: Seen) -> None:
 
     async def main() -> None:
         async with containers(seen.socket) as backend:
-            assert backend._door is not None
-            name = backend._door.volume
+            assert backend._maker is not None
+            name = backend._maker.warden_volume
             assert name == volume
         spoil(seen, volume)
         outputs: list[bytes] = []

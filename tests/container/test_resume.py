@@ -67,7 +67,8 @@ def test_the_token_is_nowhere_to_be_read(seen: Seen) -> None:
 
     async def main() -> None:
         async with containers(seen.socket) as backend, await backend.create() as box:
-            token = backend._boxes[box.id]._token
+            assert backend._maker is not None
+            token = backend._maker.boxes[box.id]._token
             assert len(token) == 32
             told = str(seen.inspect(box.id))
             everything = await box.exec(

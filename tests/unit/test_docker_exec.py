@@ -261,7 +261,7 @@ def test_a_warden_that_is_killed_at_once_is_tried_again_and_then_the_sandbox_is_
         (await box_in(FakeEngine(killed(), (Replay(framed(hello())), None))).open()).close()
         box = box_in(FakeEngine(killed(), killed()))
         if oom:
-            box.take_event({"Action": "oom"})
+            box.fate.take_event({"Action": "oom"})
         with pytest.raises(SandboxLostError) as caught:
             await box.open()
         assert caught.value.cause == cause

@@ -15,6 +15,7 @@ from ringfence.backends._docker_engine import RefusedError
 from ringfence.backends._docker_facts import Facts, engine_time, learn
 from ringfence.backends._docker_loop import mke2fs_argv
 from ringfence.backends._docker_refusals import creation_error
+from ringfence.backends._docker_storage import memory_volume
 from ringfence.config import ContainerConfig
 from ringfence.errors import BackendUnavailableError, ConfigError, CreateError, LimitError
 from ringfence.models import Enforcement, Isolation, Limits, Mount
@@ -39,11 +40,33 @@ def facts(**changes: Any) -> Facts:
 
 def test_what_an_engine_says_of_itself() -> None:
     found = facts()
-    assert (found.seccomp, found.rootless, found.files) == (True, True, True)
+    assert (found.seccomp, found.rootless, found.tmpfs) == (True, True, True)
     assert found.runtimes == ("runc", "runsc")
     assert found.details["engine"] == "Docker 28.0, API 1.44"
-    podman = learn(INFO, {"Components": [{"Name": "Podman Engine"}]}, api="v1.41", local=True)
-    assert not podman.files
+    assert (found.unsized, found.nproc) == ((), None)
+
+
+@pytest.mark.parametrize(("security", "nproc"), [(["name=seccomp"], 7), (["name=rootless"], None)])
+def test_what_podman_does_in_a_way_of_its_own(security: list[str], nproc: int | None) -> None:
+    """It is told RLIMIT_NPROC, which it raises else; without root it does not raise it. A runtime
+    that is asked for it does not look at."""
+    info = {**INFO, "SecurityOptions": security, "DefaultRuntime": "crun"}
+    version = {"Components": [{"Name": "Podman Engine"}]}
+    podman = learn(info, version, api="v1.41", local=True, most_processes=7)
+    assert (podman.tmpfs, podman.unsized) == (False, ("/run", "/var/tmp"))
+    assert podman.nproc == nproc
+    assert podman.runtimes == ("crun",)
+    assert facts().nproc is None
+
+
+def test_a_workspace_in_memory_can_be_a_volume() -> None:
+    """Whoever reads `size` as a quota of its own is given pages."""
+    limits = Limits(workspace_bytes=8 * MIB, workspace_files=100)
+    assert memory_volume(limits, "7:8", page=4096) == {
+        "type": "tmpfs",
+        "device": "tmpfs",
+        "o": "nr_blocks=2048,nr_inodes=100,uid=7,gid=8,mode=0755,nosuid,nodev",
+    }
 
 
 def test_engines_of_windows_are_of_no_use() -> None:

@@ -68,12 +68,14 @@ class Plan:
         hosts: A file of the engine's machine to show as `/etc/hosts`. With it `none` means that
             the engine sets up no network at all, which takes a third of the time; or empty.
         warden_volume: The volume with the warden.
-        workspace: A volume or a host directory for the workspace, or None for a tmpfs.
-        volumes: Where the image wants volumes; each gets a tmpfs instead, for it would be
-            writable and have no limit.
+        workspace: A volume or a host directory for the workspace, or None for a tmpfs of the
+            container's own.
+        volumes: Where the image wants volumes, or the engine what has no size; each gets a tmpfs
+            instead, for it would be writable and have no limit.
         mounts: Host paths to show read-only.
         labels: Everything to label the container with.
         owned_tmpfs: Whether the engine's memory file systems take an owner and an inode limit.
+        nproc: RLIMIT_NPROC where the config names none, or None for the engine's own.
         orphan_seconds: How long its warden waits for another stream when its own has broken.
     """
 
@@ -88,6 +90,7 @@ class Plan:
     mounts: tuple[Mount, ...]
     labels: Mapping[str, str]
     owned_tmpfs: bool = True
+    nproc: int | None = None
     orphan_seconds: float = 0.0
 
 
@@ -149,7 +152,7 @@ def host_config(plan: Plan, config: ContainerConfig) -> dict[str, Any]:
         "CpuPeriod": _CPU_PERIOD,
         "CpuQuota": max(1000, round((limits.cpus or 0) * _CPU_PERIOD)),
         "PidsLimit": pids_limit(limits, config),
-        "Ulimits": ulimits(limits, config),
+        "Ulimits": ulimits(plan, config),
         "ShmSize": config.shm_bytes or limits.tmp_bytes,
         "Tmpfs": tmpfs(plan, config),
         "Mounts": mounts(plan),
@@ -208,15 +211,16 @@ def seccomp_json(profile: str) -> str:
     return json.dumps(parsed, separators=(",", ":"))
 
 
-def ulimits(limits: Limits, config: ContainerConfig) -> list[dict[str, Any]]:
+def ulimits(plan: Plan, config: ContainerConfig) -> list[dict[str, Any]]:
     """Return the rlimits of the warden, which its commands can't raise.
 
     It needs more descriptors than each of its commands gets, and lowers theirs itself.
     """
-    files = max(limits.open_files or 0, _WARDEN_FILES)
+    files = max(plan.limits.open_files or 0, _WARDEN_FILES)
     found = [_ulimit("core", 0), _ulimit("nofile", files)]
-    if config.nproc is not None:
-        found.append(_ulimit("nproc", config.nproc))
+    nproc = plan.nproc if config.nproc is None else config.nproc
+    if nproc is not None:
+        found.append(_ulimit("nproc", nproc))
     return found
 
 
@@ -234,9 +238,8 @@ def tmpfs(plan: Plan, config: ContainerConfig) -> dict[str, str]:
     found.update(config.tmpfs)
     if plan.workspace is None:
         uid, gid = config.user.split(":")
-        owner = f"mode=0755,uid={uid},gid={gid}" if plan.owned_tmpfs else "mode=1777"
         size = f"size={limits.workspace_bytes}{files}"
-        found[WORKSPACE] = f"rw,exec,nosuid,nodev,{size},{owner}"
+        found[WORKSPACE] = f"rw,exec,nosuid,nodev,{size},mode=0755,uid={uid},gid={gid}"
     return found
 
 

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 import warnings
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
 
 import anyio
 
@@ -30,6 +31,7 @@ from ..warden.frames import TOKEN_SIZE, lifetime_frame, token_frame
 from ._docker_attach import ContainerStream
 from ._docker_body import WARDEN
 from ._docker_engine import Engine, RefusedError
+from ._docker_fate import UNREACHABLE, Fate
 from ._docker_refusals import creation_error, remove_container, says_taken
 
 __all__ = ("Box",)
@@ -41,9 +43,8 @@ _DEATH_SECONDS = 2.0  # for a warden that was told to end
 _CAUSE_SECONDS = 1.0  # from the end of a stream until the engine has told why
 _GONE_SECONDS = 5.0  # for the engine to remove what has ended
 _REMOVE_SECONDS = 20.0
-_PAUSE_SECONDS = 2.0
 _RESUME_SECONDS = 10.0
-_KILLED = 137
+_AWAY_SECONDS = 0.2  # between two looks at an engine that is away
 
 
 class Box:
@@ -53,12 +54,16 @@ class Box:
         engine: The engine.
         name: The container's name, which is the sandbox's id.
         put_away: Frees what lies beside the container, when that is gone.
-        resumable: Whether a broken stream is taken up again.
+        patience: Seconds that its warden waits for another stream when its own has broken.
 
     Attributes:
+        causes: What the exit codes of its PID 1 mean.
         name: The container's name.
+        fate: What is heard of it.
         started: Whether the engine has been asked to start it.
     """
+
+    causes: ClassVar[Mapping[int, str]] = {}
 
     def __init__(
         self,
@@ -66,22 +71,20 @@ class Box:
         name: str,
         put_away: Callable[[], Awaitable[None]],
         *,
-        resumable: bool = False,
+        patience: float = 0.0,
     ) -> None:
         self.name = name
         self._engine = engine
         self._put_away = put_away
         self._stream: ContainerStream | None = None
         self._connection: Connection | None = None
-        self._dead = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._cause = ""
-        self._out_of_memory = False
+        self.fate = Fate(engine, name, self._tell, self.causes)
         self._is_theirs = False
-        self._is_paused = False
         self.started = False
         self._closing: asyncio.Task[None] | None = None
-        self._token = secrets.token_bytes(TOKEN_SIZE) if resumable else b""
+        self._patience = patience
+        self._token = secrets.token_bytes(TOKEN_SIZE) if patience else b""
+        self._broken_at = 0.0
 
     async def make(self, body: dict[str, Any], timeout: float) -> Connection:
         """Create and start the container and return the connection to its warden.
@@ -122,23 +125,38 @@ class Box:
     async def resume(self) -> Connection:
         """Return a new connection to the warden, after the stream has broken.
 
+        An engine that is away and leaves its containers running is waited for, as long as the
+        warden waits too.
+
         Raises:
             SandboxLostError: It can't be reached any more.
         """
         assert self._connection is not None
         before = self._connection.hello
-        try:
-            async with asyncio.timeout(_RESUME_SECONDS):
-                connection = await self._connect_anew()
-                hello = await connection.greet()
-        except TimeoutError:
-            raise self._gone_for_good("its warden does not take up a new stream") from None
-        except (RefusedError, BackendUnreachableError) as error:
-            raise self._gone_for_good(f"it can't be reached: {error}") from error
-        if before is None or hello.instance != before.instance:
+        connection = await self._reach_again()
+        hello = connection.hello
+        if before is None or hello is None or hello.instance != before.instance:
             connection.close()
             raise self._gone_for_good("another warden answered in its place")
         return connection
+
+    async def _reach_again(self) -> Connection:
+        last = self._broken_at + self._patience
+        while True:
+            try:
+                async with asyncio.timeout(_RESUME_SECONDS):
+                    connection = await self._connect_anew()
+                    await connection.greet()
+                    return connection
+            except TimeoutError:
+                raise self._gone_for_good("its warden does not take up a new stream") from None
+            except RefusedError as error:
+                raise self._gone_for_good(f"it can't be reached: {error}") from error
+            except BackendUnreachableError as error:
+                waits = self._engine.leaves_containers and self._closing is None
+                if not waits or time.monotonic() > last:
+                    raise self._gone_for_good(f"it can't be reached: {error}") from error
+            await asyncio.sleep(_AWAY_SECONDS)
 
     async def _connect_anew(self) -> Connection:
         """Have a process run inside that hands its own streams to the warden."""
@@ -153,83 +171,46 @@ class Box:
         return connection
 
     def _gone_for_good(self, why: str) -> SandboxLostError:
-        return self._lost(SandboxLostError(why, cause=self._cause or "unreachable"))
+        return self._lost(SandboxLostError(why, cause=self.fate.cause or "unreachable"))
 
     # What is heard of it.
 
-    def take_event(self, event: dict[str, Any]) -> None:
-        """Take what the engine says has happened to it."""
-        action = event.get("Action", event.get("status"))
-        if action == "oom":
-            self._out_of_memory = True
-        elif action == "die":
-            code = str(event.get("Actor", {}).get("Attributes", {}).get("exitCode", ""))
-            self.died("killed" if code == str(_KILLED) else f"ended (exit code {code})")
-        elif action == "destroy":
-            self.died("removed")
-            self._gone.set()
-        elif action == "pause":
-            self._engine.tasks.spawn(self._look_after_pause())
-
-    def died(self, cause: str) -> None:
-        """Note that it has ended, and tell everybody who waits for it."""
-        if self._dead.is_set():
-            return
-        if self._out_of_memory and cause == "killed":
-            cause = "out of memory"
-        self._cause = cause
-        self._dead.set()
-        if self._closing is None:
-            self._tell(SandboxLostError(f"its container is gone: {cause}", cause=cause))
-
     def _tell(self, error: SandboxLostError) -> None:
         """Tell those who wait for something in it that it is lost."""
-        if self._connection is not None:
+        if self._closing is None and self._connection is not None:
             self._connection.lose(error)
-
-    async def _look_after_pause(self) -> None:
-        """A short pause does no harm; one that lasts is a loss."""
-        await asyncio.sleep(_PAUSE_SECONDS)
-        if await self._state() == "paused":
-            self._is_paused = True
-            self._tell(SandboxLostError("its container was paused", cause="paused"))
-
-    async def _state(self) -> str:
-        """Return what the engine says of its state; empty if there is none."""
-        try:
-            found = await self._engine.call("a state", self._engine.container(self.name).show())
-        except RefusedError:
-            return ""
-        except BackendUnreachableError:
-            return "unreachable"
-        return str(found.get("State", {}).get("Status", ""))
 
     async def _on_end(self) -> None:
         """The stream has ended: find out why before its reader is told."""
         if not self.started or self._connection is None or self._connection.lost is not None:
             return
-        with anyio.move_on_after(_CAUSE_SECONDS):
-            await self._dead.wait()
+        if await self.fate.heard_within(_CAUSE_SECONDS):
             return
-        state = await self._state()
-        if state == "unreachable":
-            self._cause = "the engine is gone"
-        elif state == "running" and self._token and self._closing is None:
+        state = await self.fate.state()
+        if self._can_be_resumed(state):
+            self._broken_at = time.monotonic()
             broken = StreamBrokenError(
                 f"the stream to sandbox {self.name} broke, and its running commands were killed",
                 backend=_NAME,
                 hint="the sandbox and its files live on: call again",
             )
             self._connection.break_off(broken)
+        elif state == UNREACHABLE:
+            self.fate.cause = "the engine is gone"
         elif state in ("running", "paused"):
-            self._cause = "its stream broke"
+            self.fate.cause = "its stream broke"
         else:
-            self._cause = "removed"
+            self.fate.cause = "removed"
+
+    def _can_be_resumed(self, state: str) -> bool:
+        """Whether a container whose stream has ended lives on, and its warden with it."""
+        lives = state == "running" or (state == UNREACHABLE and self._engine.leaves_containers)
+        return lives and bool(self._token) and self._closing is None
 
     def _lost(self, error: SandboxLostError) -> SandboxLostError:
         """Have a sandbox removed that has ended or can't be trusted, and say why it is lost."""
-        if error.cause == "died" and self._cause:
-            error.cause = self._cause
+        if error.cause == "died" and self.fate.cause:
+            error.cause = self.fate.cause
         error.message = f"sandbox {self.name} is lost: {error.message}"
         error.args = (error.message,)
         error.backend = _NAME
@@ -263,21 +244,21 @@ class Box:
             self._connection.send_last(lifetime_frame(0.001))
             try:
                 with anyio.move_on_after(_DEATH_SECONDS):
-                    await self._dead.wait()
+                    await self.fate.dead.wait()
             finally:  # also if whoever waits for it has no more time
                 self._connection.close()
         elif self._connection is not None:
             self._connection.close()
         elif self._stream is not None:
             self._stream.close()
-        if self._dead.is_set():
+        if self.fate.dead.is_set():
             self._engine.tasks.spawn(self.remove())
         else:
             await self.remove()
 
     def _is_connected(self) -> bool:
         connection = self._connection
-        return connection is not None and connection.lost is None and not self._dead.is_set()
+        return connection is not None and connection.lost is None and not self.fate.dead.is_set()
 
     def end(self) -> None:
         """End it in the background."""
@@ -302,11 +283,11 @@ class Box:
     async def _remove_container(self) -> None:
         if self._is_theirs:
             return
-        if self._dead.is_set():
+        if self.fate.dead.is_set():
             with anyio.move_on_after(_GONE_SECONDS):
-                await self._gone.wait()
+                await self.fate.gone.wait()
                 return
-        if self._is_paused:  # an engine may try for long to kill what can't take a signal
+        if self.fate.is_paused:  # an engine may try for long to kill what can't take a signal
             with contextlib.suppress(RefusedError):
                 await self._engine.call("a removal", self._engine.container(self.name).unpause())
         await remove_container(self._engine, self.name)

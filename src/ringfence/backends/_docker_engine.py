@@ -77,6 +77,11 @@ class Engine:
         self.docker = Docker(url, connector=self._connector, timeout=timeout)
         self.tasks = Tasks("a container")
 
+    @property
+    def leaves_containers(self) -> bool:
+        """Whether its containers run on while it is away, as Docker's `live-restore` has it."""
+        return bool(self.info.get("LiveRestoreEnabled"))
+
     async def open(self) -> None:
         """Agree on a version of the API and learn what the engine can do.
 
@@ -183,9 +188,22 @@ class Engine:
         found = await self.call("containers", request)
         return frozenset(name.lstrip("/") for item in found for name in item["Names"])
 
-    async def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a volume, or find the one of that name."""
-        body = {"Name": name, "Driver": "local", "Labels": dict(labels)}
+    async def create_volume(
+        self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a volume, or find the one of that name.
+
+        Args:
+            name: Its name.
+            labels: Its labels.
+            options: What is mounted for it, as `type`, `device` and `o`. Default: a directory.
+        """
+        body = {
+            "Name": name,
+            "Driver": "local",
+            "Labels": dict(labels),
+            "DriverOpts": dict(options or {}),
+        }
         await self.call("a volume", self.docker.volumes.create(body))  # type: ignore[no-untyped-call]
 
     async def upload(self, container: DockerContainer, path: str, archive: bytes) -> None:
@@ -220,7 +238,7 @@ class Engine:
         filters = {
             "type": ["container"],
             "label": [label],
-            "event": ["die", "destroy", "oom", "pause"],
+            "event": ["die", "died", "destroy", "remove", "oom", "pause"],  # Podman's words too
         }
         params: dict[str, Any] = {"filters": json.dumps(filters), "since": f"{since:.9f}"}
         channel = self.docker.events.subscribe(create_task=False)  # type: ignore[no-untyped-call]

@@ -9,9 +9,9 @@ shown to be complete, the container goes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 from aiodocker.execs import Exec
@@ -31,6 +31,7 @@ from ._docker_box import Box
 from ._docker_engine import Engine, RefusedError, unreachable
 from ._docker_exec_body import SWEEP, call_command
 from ._docker_exec_call import Call
+from ._docker_fate import UNREACHABLE
 from ._docker_refusals import creation_error
 
 __all__ = ("ExecBox",)
@@ -59,6 +60,8 @@ class ExecBox(Box):
     Attributes:
         lost: Why it can't be used any more, or None.
     """
+
+    causes: ClassVar[Mapping[int, str]] = {0: "maximum age"}
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class ExecBox(Box):
             what = f"has not started a command within {_BEGIN_SECONDS:g} s"
             raise unreachable(self._engine.endpoint, what) from None
         if call is None:
-            cause = "out of memory" if self._out_of_memory else "killed from inside"
+            cause = "out of memory" if self.fate.out_of_memory else "killed from inside"
             raise self.lose(SandboxLostError("what starts in it is killed at once", cause=cause))
         self._calls.add(call)
         if self.lost is not None:  # meanwhile
@@ -132,7 +135,7 @@ class ExecBox(Box):
         except RefusedError as error:
             if process is None or await self._exit_code(process) != _KILLED:
                 raise await self._not_started(error) from None
-            if (state := await self._state()) != "running":
+            if (state := await self.fate.state()) != "running":
                 raise self.lose(await self._why_gone(state)) from None
             return None
         return call
@@ -150,7 +153,7 @@ class ExecBox(Box):
 
     async def _not_started(self, error: RefusedError) -> SandboxError:
         """Return what it means that the engine has not started an exec."""
-        state = await self._state()
+        state = await self.fate.state()
         if error.status in _GONE or state != "running":
             return self.lose(await self._why_gone(state))
         if any(word in error.message.lower() for word in _SHORT_OF_PROCESSES):
@@ -164,10 +167,9 @@ class ExecBox(Box):
 
     async def _why_gone(self, state: str) -> SandboxLostError:
         """Return why the container does not run, of which the engine tells soon."""
-        cause = {"unreachable": "the engine is gone", "paused": "paused"}.get(state, "removed")
-        with anyio.move_on_after(_END_SECONDS):
-            await self._dead.wait()
-            cause = self._cause
+        cause = {UNREACHABLE: "the engine is gone", "paused": "paused"}.get(state, "removed")
+        if await self.fate.heard_within(_END_SECONDS):
+            cause = self.fate.cause
         return SandboxLostError(f"its container is gone: {cause}", cause=cause)
 
     async def look_after(self, process: Exec) -> bool:
@@ -180,13 +182,12 @@ class ExecBox(Box):
             code = await self._exit_code(process)
             swept = code == _KILLED and await self._sweep()
         if not swept:
-            with anyio.move_on_after(_END_SECONDS):  # the whole container may just have ended
-                await self._dead.wait()
-            state = await self._state()
+            await self.fate.heard_within(_END_SECONDS)  # the whole container may just have ended
+            state = await self.fate.state()
             if state != "running":
-                self._cause = (await self._why_gone(state)).cause
+                self.fate.cause = (await self._why_gone(state)).cause
             else:
-                self._cause = "its stream broke" if code is None else "killed from inside"
+                self.fate.cause = "its stream broke" if code is None else "killed from inside"
         return swept
 
     async def _exit_code(self, process: Exec) -> int | None:
@@ -213,11 +214,9 @@ class ExecBox(Box):
 
     # What is heard of it, and its end.
 
-    def died(self, cause: str) -> None:
-        super().died("maximum age" if cause == "ended (exit code 0)" else cause)
-
     def _tell(self, error: SandboxLostError) -> None:
-        self.lose(error)
+        if self._closing is None:
+            self.lose(error)
 
     def lose(self, error: SandboxLostError) -> SandboxLostError:
         """Give the container up, tell all who wait, and return the error that they get."""
@@ -239,7 +238,7 @@ class ExecBox(Box):
             SandboxLostError: It does not.
         """
         self.check()
-        state = await self._state()
+        state = await self.fate.state()
         if state != "running":
             raise self.lose(await self._why_gone(state))
 

@@ -23,11 +23,14 @@ class Facts:
 
     Attributes:
         memory, cpus, pids: Whether it can hold a container to these limits.
-        files: Whether it can limit the number of files in a memory file system.
+        tmpfs: Whether a container's memory file systems can have an owner and an inode limit.
+        unsized: Where it puts others of its own, without a size, if the root is read-only.
         seccomp: Whether it has a system call filter of its own.
         rootless: Whether it runs without root.
-        runtimes: The OCI runtimes that it has.
+        runtimes: The OCI runtimes that a container can be given.
         local: Whether it is on this machine.
+        nproc: RLIMIT_NPROC that it has to be told, or None: Podman would raise it as far as the
+            kernel goes, and not start a container where it may not.
         no_guard: Why bridges can't be guarded here; empty if they can.
         architecture: Of its machine.
         details: Versions and the like, for people.
@@ -36,11 +39,13 @@ class Facts:
     memory: bool = True
     cpus: bool = True
     pids: bool = True
-    files: bool = True
+    tmpfs: bool = True
+    unsized: tuple[str, ...] = ()
     seccomp: bool = True
     rootless: bool = False
     runtimes: tuple[str, ...] = ()
     local: bool = True
+    nproc: int | None = None
     no_guard: str = ""
     architecture: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +66,8 @@ class Facts:
             raise BackendUnavailableError(
                 f"the engine has no runtime {config.runtime!r}; it has {', '.join(self.runtimes)}",
                 backend=_NAME,
-                hint="install it, and name it to the engine (for docker in daemon.json)",
+                hint="install it, and name it to the engine: for Docker in daemon.json, for Podman "
+                "as its default in containers.conf",
             )
 
     def capabilities(self, config: ContainerConfig) -> Capabilities:
@@ -81,9 +87,7 @@ class Facts:
     def _enforced(self, config: ContainerConfig) -> Enforced:
         enforced, nobody = Enforcement.ENFORCED, Enforcement.NONE
         sized = nobody if config.workspace_storage == "volume" else enforced
-        counted = sized if self.files or config.workspace_storage == "loop" else nobody
-        if self._has_no_inode_limits(config):
-            counted = nobody
+        counted = nobody if self._has_no_inode_limits(config) else sized
         return Enforced(
             memory_bytes=enforced if self.memory else nobody,
             cpus=enforced if self.cpus else nobody,
@@ -119,8 +123,8 @@ class Facts:
             notes.append(f"Bridges are not guarded, and lead to the machine too: {self.no_guard}.")
         if not self.seccomp:
             notes.append("The engine has no system call filter; the warden's own holds alone.")
-        if not self.files:
-            notes.append("The engine can't limit the number of files in memory; memory bounds it.")
+        if not self.tmpfs:
+            notes.append("The engine can't limit the number of files in /tmp; memory bounds it.")
         for held, name in ((self.memory, "memory"), (self.cpus, "CPU time"), (self.pids, "pids")):
             if not held:
                 notes.append(f"The engine can't limit {name} here.")
@@ -165,8 +169,22 @@ def isolation_of(runtime: str) -> Isolation:
     return Isolation.CONTAINER
 
 
-def learn(info: Mapping[str, Any], version: Mapping[str, Any], *, api: str, local: bool) -> Facts:
-    """Return what an engine's `/info` and `/version` say.
+def learn(
+    info: Mapping[str, Any],
+    version: Mapping[str, Any],
+    *,
+    api: str,
+    local: bool,
+    most_processes: int | None = None,
+) -> Facts:
+    """Return what there is to know of an engine.
+
+    Args:
+        info: What `/info` says.
+        version: What `/version` says.
+        api: The version of the API that is spoken.
+        local: Whether it is on this machine.
+        most_processes: How many processes one user can have on its machine, if that is known.
 
     Raises:
         BackendUnavailableError: It runs no Linux containers.
@@ -177,17 +195,22 @@ def learn(info: Mapping[str, Any], version: Mapping[str, Any], *, api: str, loca
             backend=_NAME,
         )
     security = [str(option) for option in info.get("SecurityOptions") or ()]
-    runtimes = tuple(sorted(info.get("Runtimes") or {}))
     product = _product(version)
+    runtimes = tuple(sorted(info.get("Runtimes") or {}))
+    if product == "Podman":  # it hears of no other, and says nothing
+        runtimes = tuple(filter(None, [str(info.get("DefaultRuntime") or "")]))
+    rootless = any("rootless" in option for option in security)
     return Facts(
         memory=bool(info.get("MemoryLimit", True)),
         cpus=bool(info.get("CpuCfsQuota", True)),
         pids=bool(info.get("PidsLimit", True)),
-        files=product == "Docker",
+        tmpfs=product == "Docker",
+        unsized=() if product == "Docker" else ("/run", "/var/tmp"),  # noqa: S108  # inside
         seccomp=any("seccomp" in option for option in security),
-        rootless=any("rootless" in option for option in security),
+        rootless=rootless,
         runtimes=runtimes,
         local=local,
+        nproc=most_processes if product == "Podman" and not rootless else None,
         architecture=str(info.get("Architecture", "")),
         details={
             "engine": f"{product} {version.get('Version', '?')}, API {api[1:]}",

@@ -12,6 +12,7 @@ __all__ = ("creation_error", "remove_container", "says_taken")
 _NAME = "container"
 _NOT_FOUND, _CONFLICT = 404, 409
 _POLL_SECONDS = 0.05
+_NPROC = 6  # as Linux, and so the runtime, numbers RLIMIT_NPROC
 
 
 async def remove_container(engine: Engine, name: str) -> bool:
@@ -51,7 +52,7 @@ def creation_error(error: RefusedError, name: str) -> SandboxError:
         return CreateError(f"there is a container {name!r} already", backend=_NAME)
     if "rlimit" in lower or "ulimit" in lower:
         return LimitError(
-            "open_files",
+            "nproc" if f"type {_NPROC}" in lower else "open_files",
             f"the engine can't give so many: {said}",
             backend=_NAME,
             hint="ask for less, or raise the engine's own limit",

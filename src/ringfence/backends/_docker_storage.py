@@ -1,13 +1,15 @@
 """What a workspace is made of, and how that is made and removed.
 
-A tmpfs is part of the container. A volume is the engine's. A loop file system is this machine's: a
-sparse file with ext4 in it, mounted here and shown inside; see `_docker_loop`.
+A tmpfs is part of the container, or a volume in memory where the engine can't give the container
+one with an owner and an inode limit. A volume is the engine's. A loop file system is this
+machine's: a sparse file with ext4 in it, mounted here and shown inside; see `_docker_loop`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import tarfile
 from collections.abc import Mapping
 from functools import partial
@@ -23,7 +25,7 @@ from ._docker_body import WORKSPACE
 from ._docker_engine import Engine, RefusedError
 from ._docker_loop import check_loops, make_loop, remove_loop
 
-__all__ = ("Storage", "own_directory_tar", "volume_of")
+__all__ = ("Storage", "memory_volume", "own_directory_tar", "volume_of")
 
 
 def volume_of(sandbox_id: str) -> str:
@@ -38,12 +40,16 @@ class Storage:
         engine: The engine.
         config: Says what workspaces are made of.
         image: An image for the container through which a volume gets its owner.
+        tmpfs: Whether a tmpfs of the container's own can have an owner and an inode limit.
     """
 
-    def __init__(self, engine: Engine, config: ContainerConfig, image: str) -> None:
+    def __init__(
+        self, engine: Engine, config: ContainerConfig, image: str, *, tmpfs: bool = True
+    ) -> None:
         self._engine = engine
         self._config = config
         self._image = image
+        self._tmpfs = tmpfs
 
     def check(self) -> None:
         """Find out whether such workspaces can be made here.
@@ -62,21 +68,26 @@ class Storage:
     async def make(
         self, sandbox_id: str, limits: Limits, labels: Mapping[str, str]
     ) -> Mapping[str, Any] | None:
-        """Make a workspace and return it as a mount without a target; None for a tmpfs.
+        """Make a workspace and return it as a mount without a target; None for the container's own.
 
         Raises:
             CreateError: It could not be made. What there is of it is for `remove` to take away.
             BackendUnreachableError: The engine does not answer.
         """
-        if self._config.workspace_storage == "tmpfs":
+        in_memory = self._config.workspace_storage == "tmpfs"
+        if in_memory and self._tmpfs:
             return None
         if self._config.workspace_storage == "loop":
             make = partial(make_loop, sandbox_id, limits, self._config.user)
             return {"Type": "bind", "Source": await anyio.to_thread.run_sync(make)}
         name = volume_of(sandbox_id)
         try:
-            await self._engine.create_volume(name, labels)
-            await self._own(name, labels)
+            if in_memory:
+                options = memory_volume(limits, self._config.user)
+                await self._engine.create_volume(name, labels, options)
+            else:
+                await self._engine.create_volume(name, labels)
+                await self._own(name, labels)
         except RefusedError as error:
             raise CreateError(
                 f"the engine could not make a workspace: {error.message}", backend="container"
@@ -96,10 +107,24 @@ class Storage:
 
     async def remove(self, sandbox_id: str) -> None:
         """Remove a sandbox's workspace, if there is anything of it outside of the container."""
-        if self._config.workspace_storage == "volume":
+        storage = self._config.workspace_storage
+        if storage == "volume" or (storage == "tmpfs" and not self._tmpfs):
             await self._engine.remove_volume(volume_of(sandbox_id))
-        elif self._config.workspace_storage == "loop":
+        elif storage == "loop":
             await anyio.to_thread.run_sync(remove_loop, sandbox_id)
+
+
+def memory_volume(
+    limits: Limits, user: str, page: int = os.sysconf("SC_PAGE_SIZE")
+) -> dict[str, str]:
+    """Return what makes a volume a memory file system of its own size.
+
+    Podman takes `size` for a quota of its own, so the size is given in pages, as tmpfs has it too.
+    """
+    uid, gid = user.split(":")
+    blocks = max(1, (limits.workspace_bytes or 0) // page)
+    what = f"nr_blocks={blocks},nr_inodes={limits.workspace_files},uid={uid},gid={gid},mode=0755"
+    return {"type": "tmpfs", "device": "tmpfs", "o": f"{what},nosuid,nodev"}
 
 
 def own_directory_tar(user: str) -> bytes:

@@ -55,7 +55,7 @@ class Watch:
         name = event.get("Actor", {}).get("Attributes", {}).get("name", "")
         box = self._boxes.get(name)
         if box is not None:
-            box.take_event(event)
+            box.fate.take_event(event)
 
     async def _look(self) -> None:
         """After a gap: who is not there any more has died in it."""
@@ -67,7 +67,7 @@ class Watch:
             return
         for name, box in list(self._boxes.items()):
             if box.started and name not in running:
-                box.died("killed while the engine was away")
+                box.fate.died("killed while the engine was away")
 
     async def aclose(self) -> None:
         """Stop. Safe to call again."""

@@ -29,54 +29,22 @@ Only the machine itself, link-local addresses and clouds' metadata are kept from
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
-from .. import inventory
 from ..backend import Backend, Sandbox
 from ..config import ContainerConfig
-from ..errors import (
-    CreateError,
-    SandboxClosedError,
-    SandboxError,
-    UnsupportedError,
-)
+from ..errors import SandboxClosedError, SandboxError
 from ..models import Capabilities, Limits, Probe, SandboxSpec, new_sandbox_id
-from ..warden.connection import Connection
-from ..warden.frames import Feature
-from ..warden.sandbox import Host, WardenSandbox
-from ..warden.stream import asyncio_loop
-from ._docker_body import (
-    LABEL,
-    Plan,
-    command_environment,
-    container_body,
-    own_labels,
-    seccomp_json,
-)
-from ._docker_box import Box
-from ._docker_checks import checked_limits, checked_mounts
+from ._docker_checks import checked_limits
 from ._docker_endpoint import find_endpoint
 from ._docker_engine import Engine
-from ._docker_exec import ExecSandbox
-from ._docker_exec_body import exec_container_body
-from ._docker_exec_box import ExecBox
-from ._docker_facts import Facts, engine_time, learn
-from ._docker_guard import why_no_guard
-from ._docker_image import Image, find_image
-from ._docker_network import Network
+from ._docker_facts import Facts
+from ._docker_maker import Maker
+from ._docker_reach import reach
 from ._docker_reap import reap_engine
-from ._docker_storage import Storage
-from ._docker_warden import Door, load_warden, write_hosts
-from ._docker_watch import Watch
 
 __all__ = ("ContainerBackend",)
 
@@ -114,16 +82,8 @@ class ContainerBackend(Backend):
     ) -> None:
         self._config = config or ContainerConfig()
         self.on_progress = on_progress
-        self._engine: Engine | None = None
         self._facts = Facts()
-        self._image: Image | None = None
-        self._door: Door | None = None
-        self._storage: Storage | None = None
-        self._watch: Watch | None = None
-        self._network: Network | None = None
-        self._boxes: dict[str, Box] = {}
-        self._env: Mapping[bytes, bytes] = {}
-        self._store = ""
+        self._maker: Maker | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -138,75 +98,24 @@ class ContainerBackend(Backend):
 
     async def probe(self) -> Probe:
         try:
-            engine, facts, _ = await self._reach()
+            reached = await reach(self._config, self.on_progress)
         except SandboxError as error:
             return Probe(False, error.message, error.hint or "")
         with anyio.CancelScope(shield=True):
-            await engine.aclose()
-        where = {"address": engine.endpoint.url, "image": self._config.image}
-        return Probe(True, details={**facts.details, **where})
-
-    async def _reach(self) -> tuple[Engine, Facts, Image]:
-        """Reach the engine and find out whether it can do what the config asks for."""
-        config = self._config
-        if asyncio_loop() is None:
-            raise UnsupportedError(
-                "the container backend runs on asyncio only, since its client library does",
-                backend=self.name,
-                hint="the bubblewrap backend runs on trio too",
-            )
-        if config.seccomp_profile:
-            seccomp_json(config.seccomp_profile)  # which checks it
-        engine = Engine(find_endpoint(config))
-        try:
-            await engine.open()
-            api, local = engine.docker.api_version, engine.endpoint.is_local
-            facts = learn(engine.info, engine.version, api=api, local=local)
-            no_guard = await anyio.to_thread.run_sync(partial(why_no_guard, local=local))
-            facts = replace(facts, no_guard=no_guard)
-            facts.check(config)
-            return engine, facts, await find_image(engine, config, self.on_progress)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await engine.aclose()
-            raise
+            await reached.engine.aclose()
+        where = {"address": reached.engine.endpoint.url, "image": self._config.image}
+        return Probe(True, details={**reached.facts.details, **where})
 
     async def _open(self) -> None:
+        reached = await reach(self._config, self.on_progress)
+        self._facts = reached.facts
+        self._maker = Maker(self._config, reached)
         try:
-            await self._prepare()
+            await self._maker.prepare()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.aclose()
             raise
-
-    async def _prepare(self) -> None:
-        engine, self._facts, self._image = await self._reach()
-        self._engine = engine
-        await anyio.to_thread.run_sync(inventory.owner)
-        self._store = await anyio.to_thread.run_sync(inventory.store_id)
-        await reap_engine(engine)
-        binary = await anyio.to_thread.run_sync(load_warden, self._facts.architecture)
-        hosts = write_hosts() if engine.endpoint.is_local else ""
-        self._door = Door(engine, self._image.id, binary, hosts)
-        await self._through(self._door, engine)
-        self._storage = Storage(engine, self._config, self._image.id)
-        self._storage.check()
-        self._network = Network(engine, guarded=not self._facts.no_guard)
-        if self._config.network not in ("none", "bridge"):
-            await self._network.check(self._config.network)
-        self._env = command_environment(self._image.env)
-        self._watch = Watch(engine, f"{LABEL}store={self._store}", self._boxes)
-        self._watch.start(engine_time(engine.info))
-
-    async def _through(self, door: Door, engine: Engine) -> None:
-        """Use a door, noted like a sandbox, so that it goes away if this process dies meanwhile."""
-        name, owner = new_sandbox_id(), inventory.owner()
-        labels = {"kind": "door"}
-        owner.add(inventory.Entry(name, self.name, engine=engine.endpoint.url, labels=labels))
-        try:
-            await door.prepare(self._own_labels(name, Limits()))
-        finally:
-            owner.discard(name)
 
     def _resolve(self, spec: SandboxSpec | None) -> tuple[SandboxSpec, Limits]:
         wanted, limits = super()._resolve(spec)
@@ -220,124 +129,26 @@ class ContainerBackend(Backend):
         return await self._begin(*self._resolve(spec), new_sandbox_id(), 0.0)
 
     async def _begin(
-        self, spec: SandboxSpec, limits: Limits, sandbox_id: str, orphan_seconds: float
+        self, spec: SandboxSpec, limits: Limits, sandbox_id: str, patience: float
     ) -> Sandbox:
         """Make a sandbox that outlives the end of its stream by so much."""
-        engine = self._engine
-        if engine is None or self._watch is None:
+        maker = self._maker
+        if maker is None:
             raise SandboxClosedError("the backend is not open", backend=self.name)
         # A request that has reached the engine can't be taken back: for a caller that is cancelled,
         # what it began is finished and then removed.
-        making = asyncio.ensure_future(self._make(engine, spec, limits, sandbox_id, orphan_seconds))
+        making = asyncio.ensure_future(maker.make(spec, limits, sandbox_id, patience))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            undoing = engine.tasks.task(_undo(making))
+            undoing = maker.engine.tasks.task(_undo(making))
             with anyio.move_on_after(_UNDO_SECONDS, shield=True):
                 await asyncio.shield(undoing)
             raise
 
-    async def _make(
-        self,
-        engine: Engine,
-        spec: SandboxSpec,
-        limits: Limits,
-        sandbox_id: str,
-        orphan_seconds: float,
-    ) -> Sandbox:
-        assert self._storage is not None
-        entry = inventory.Entry(
-            sandbox_id, self.name, engine=engine.endpoint.url, labels=dict(spec.labels)
-        )
-        inventory.owner().add(entry)
-        labels = {**self._config.labels, **spec.labels, **self._own_labels(sandbox_id, limits)}
-        box = self._boxes[sandbox_id] = self._box(
-            engine, sandbox_id, limits, resumable=orphan_seconds > 0
-        )
-        try:
-            workspace = await self._storage.make(sandbox_id, limits, labels)
-            plan = await self._plan(spec, limits, sandbox_id, labels, workspace)
-            plan = replace(plan, orphan_seconds=orphan_seconds)
-            sandbox = await self._boot(box, plan, spec)
-        except BaseException:
-            await box.discard()
-            raise
-        weakref.finalize(sandbox, box.abandon, asyncio.get_running_loop()).atexit = False
-        return sandbox
-
-    def _box(self, engine: Engine, sandbox_id: str, limits: Limits, *, resumable: bool) -> Box:
-        put_away = partial(self._put_away, sandbox_id)
-        if self._config.transport == "exec":
-            return ExecBox(engine, sandbox_id, put_away, self._config.user, limits)
-        return Box(engine, sandbox_id, put_away, resumable=resumable)
-
-    async def _boot(self, box: Box, plan: Plan, spec: SandboxSpec) -> Sandbox:
-        """Make a container, start it and return the sandbox in it."""
-        limits, able = plan.limits, self.capabilities
-        timeout = limits.start_timeout or 10.0
-        if isinstance(box, ExecBox):
-            await box.make(exec_container_body(plan, self._config), timeout)
-            return ExecSandbox(box, self._env, spec=spec, limits=limits, capabilities=able)
-        connection = await box.make(container_body(plan, self._config), timeout)
-        self._check_protection(connection)
-        return WardenSandbox(
-            connection,
-            Host(box.aclose, None, self._env, resume=box.resume),
-            backend=self.name,
-            sandbox_id=plan.sandbox_id,
-            spec=spec,
-            limits=limits,
-            capabilities=able,
-        )
-
-    async def _plan(
-        self,
-        spec: SandboxSpec,
-        limits: Limits,
-        sandbox_id: str,
-        labels: Mapping[str, str],
-        workspace: Mapping[str, Any] | None,
-    ) -> Plan:
-        assert self._image is not None
-        assert self._door is not None
-        assert self._network is not None
-        mode = spec.network.mode if spec.network else self._config.network
-        return Plan(
-            sandbox_id=sandbox_id,
-            image=self._image.id,
-            limits=limits,
-            network=await self._network.make(sandbox_id, labels) if mode == "bridge" else mode,
-            hosts=self._door.hosts,
-            warden_volume=self._door.volume,
-            workspace=workspace,
-            volumes=self._image.volumes,
-            mounts=checked_mounts((*self._config.mounts, *spec.mounts)),
-            labels=labels,
-            owned_tmpfs=self._facts.files,
-        )
-
-    def _own_labels(self, sandbox_id: str, limits: Limits) -> dict[str, str]:
-        owner = f"{os.getpid()}@{socket.gethostname()}"
-        return own_labels(sandbox_id, self._store, owner, limits)
-
-    def _check_protection(self, connection: Connection) -> None:
-        """Refuse a sandbox without the protection that it must have."""
-        hello = connection.hello
-        wanted = Feature.INIT | Feature.SECCOMP | Feature.NO_NEW_PRIVS
-        uid = int(self._config.user.partition(":")[0])
-        if hello is None or hello.features & wanted != wanted or hello.uid != uid:
-            raise CreateError("the sandbox came up without its protection", backend=self.name)
-
-    async def _put_away(self, sandbox_id: str) -> None:
-        self._boxes.pop(sandbox_id, None)
-        if self._storage is not None:
-            await self._storage.remove(sandbox_id)
-        if self._network is not None:
-            await self._network.remove(sandbox_id)
-
     async def reap(self) -> int:
-        if self._engine is not None:
-            return await reap_engine(self._engine)
+        if self._maker is not None:
+            return await reap_engine(self._maker.engine)
         engine = Engine(find_endpoint(self._config))
         try:
             await engine.open()
@@ -346,17 +157,10 @@ class ContainerBackend(Backend):
             await engine.aclose()
 
     async def aclose(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is None:
-            return
-        with anyio.CancelScope(shield=True):
-            for box in list(self._boxes.values()):  # which need the engine for all that they do
-                engine.tasks.spawn(box.discard())
-            await engine.tasks.drain()
-            if self._watch is not None:
-                await self._watch.aclose()
-                self._watch = None
-            await engine.aclose()
+        maker, self._maker = self._maker, None
+        if maker is not None:
+            with anyio.CancelScope(shield=True):
+                await maker.aclose()
 
 
 async def _undo(making: asyncio.Future[Sandbox]) -> None:
