@@ -59,7 +59,7 @@ def second_net() -> Iterator[None]:
         for directory in net.dirs:
             for below in sorted(Path(directory).rglob("*/"), reverse=True):
                 below.rmdir()
-        assert net.remove()
+        assert net.remove(timeout=30)
         assert not left, f"the tests left processes behind: {left}"
 
 

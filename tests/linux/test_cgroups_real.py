@@ -66,8 +66,8 @@ def groups() -> Iterator[list[cgroups.Group]]:
     made: list[cgroups.Group] = []
     yield made
     for group in made:
-        group.kill()
-        assert group.remove()
+        group.kill(30)
+        assert group.remove(30)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def running(group: cgroups.Group, program: str) -> Iterator[subprocess.Popen[str
         try:
             yield process
         finally:
-            group.kill()
+            group.kill(30)
             process.kill()
 
 
@@ -94,7 +94,7 @@ def test_a_program_over_its_memory_is_killed_and_counted(
     assert group.oom_kills() == 1
     peak = group.peak_memory()
     assert peak is None or 32 * MIB < peak <= 64 * MIB
-    assert group.remove()
+    assert group.remove(30)
     assert group.oom_kills() == 1
 
 
@@ -118,7 +118,7 @@ def test_no_more_processes_than_the_limit(
     with running(group, BOMB) as bomb:
         assert bomb.stdout is not None
         assert bomb.stdout.readline() == "19\n"
-        assert group.kill()
+        assert group.kill(30)
         assert bomb.wait(timeout=30) == -9
     assert [Path(path).read_text() for path in group.procs_files] == [""] * len(group.dirs)
 
@@ -135,9 +135,9 @@ def test_kill_ends_a_program_that_forks_without_end(
         with running(group, FORKING) as bomb:
             assert bomb.stdout is not None
             assert bomb.stdout.readline() == "on\n"
-            assert group.kill()
+            assert group.kill(30)
             assert bomb.wait(timeout=30) == -9
-        assert group.remove()
+        assert group.remove(30)
 
 
 def test_the_cpu_limit_is_held(hierarchy: cgroups.Hierarchy, groups: list[cgroups.Group]) -> None:
@@ -177,7 +177,7 @@ def test_fifty_groups_at_once_leave_nothing(hierarchy: cgroups.Hierarchy) -> Non
     for thread in threads:
         thread.join(timeout=60)
     assert len(made) == 50
-    assert all(group.remove() for group in made)
+    assert all(group.remove(30) for group in made)
     assert [path for group in made for path in group.dirs if os.path.exists(path)] == []
 
 
@@ -221,7 +221,7 @@ def test_probing_and_ending_leaves_nothing(
         "from ringfence import cgroups\n"
         "found = cgroups.probe()\n"
         "group = cgroups.Group.create(found, 'rf-last', pids=5)\n"
-        "assert group.remove()\n"
+        "assert group.remove(30)\n"
         "print(*set(found.parents.values()))\n"
     )
     if hierarchy.version == 1:
