@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -29,6 +30,7 @@ from ringfence.leases import (
 )
 
 from .lease_stores import Leases
+from .ledgers import Ledgers
 
 
 class Clock:
@@ -39,7 +41,9 @@ class Clock:
         return self.now
 
 
-class InMemory(Leases):
+class Memory:
+    make: Any
+
     def __init__(self) -> None:
         self.clock = Clock()
         type(self).make = staticmethod(lambda: MemoryLeases(clock=self.clock))
@@ -49,8 +53,19 @@ class InMemory(Leases):
         self.clock.now += seconds
 
 
-class InAFile(Leases):
+class InMemory(Memory, Leases):
+    pass
+
+
+class LedgersInMemory(Memory, Ledgers):
+    pass
+
+
+class File:
     """Each step goes through one of two stores on one file, as two workers have them."""
+
+    make: Any
+    store: LeaseStore
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -71,10 +86,22 @@ class InAFile(Leases):
         self.place.cleanup()
 
 
+class InAFile(File, Leases):
+    pass
+
+
+class LedgersInAFile(File, Ledgers):
+    pass
+
+
 TestInMemory = pytest.mark.timeout(50)(InMemory.TestCase)
 TestInMemory.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestInAFile = pytest.mark.timeout(50)(InAFile.TestCase)
 TestInAFile.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+TestLedgersInMemory = pytest.mark.timeout(50)(LedgersInMemory.TestCase)
+TestLedgersInMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedgersInAFile = pytest.mark.timeout(50)(LedgersInAFile.TestCase)
+TestLedgersInAFile.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture

@@ -498,7 +498,7 @@ async def test_an_end_does_not_need_the_store() -> None:
 
 async def test_a_session_passes_on_all_that_a_sandbox_has() -> None:
     """Catches something new in the contract that works on sandboxes and not on sessions."""
-    follows = {"_clamp", "_launch"}  # from the rest
+    follows = {"_clamp", "_launch", "_write_whole"}  # from the rest
     asked = {name for name in vars(Sandbox) if name[0] == "_" and name[1] not in "_a"} - follows
     assert asked <= set(vars(Session))
     assert {name for name in vars(Process) if name[0] != "_"} - {"pid"} <= set(vars(SessionProcess))

@@ -19,6 +19,7 @@ from ringfence.errors import ConfigError, LeaseStoreError, LimitError, SessionEl
 from ringfence.leases.postgres import PostgresLeases
 
 from .lease_stores import TTL, Leases
+from .ledgers import Ledgers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -76,6 +77,27 @@ def test_whatever_happens_an_execution_has_one_owner(url: str) -> None:
 
     case = InADatabase.TestCase
     case.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+    case("runTest").debug()
+    assert made
+
+
+def test_whatever_happens_a_bound_is_kept(url: str) -> None:
+    """The same model as for the other stores, on the server's clock."""
+    made: list[PostgresLeases] = []
+
+    class InADatabase(Ledgers):
+        @staticmethod
+        def make() -> PostgresLeases:
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute("DROP TABLE IF EXISTS ringfence_lease, ringfence_ledger")
+            made.append(PostgresLeases(url, ttl=TTL))
+            return made[-1]
+
+        def pass_time(self, seconds: float) -> None:
+            let_pass(url, seconds)
+
+    case = InADatabase.TestCase
+    case.settings = settings(max_examples=12, stateful_step_count=30, deadline=None)
     case("runTest").debug()
     assert made
 

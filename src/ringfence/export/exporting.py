@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ..backend import Sandbox
-from ..errors import ConfigError, ObjectKeyError, SandboxError, StoreError
+from ..errors import ConfigError, LeaseStoreError, ObjectKeyError, SandboxError, StoreError
 from ..storage.store import ArtifactStore
 from .pipeline import AT_ONCE, each_of_batches
 from .report import Exported, ExportEvent, ExportLimits, ExportReport, Tally, media_type, reason_of
@@ -158,8 +158,9 @@ class _Export:
         self._walk.settle(found, file.size)
 
     def _leave_out(self, found: Found, error: SandboxError) -> None:
-        """Skip a file, unless the error is the store's and would be that of every file."""
-        if isinstance(error, StoreError) and not isinstance(error, ObjectKeyError):
+        """Skip a file, unless the error is that of a store and would be that of every file."""
+        is_general = isinstance(error, (StoreError, LeaseStoreError))
+        if is_general and not isinstance(error, ObjectKeyError):
             raise error
         self._skip(found.path, reason_of(error))
         self._walk.settle(found, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import anyio
 
 from ..errors import LimitError
 from ..storage.store import Content
@@ -15,16 +17,36 @@ class Room:
 
     Args:
         most: The bound.
-        used: What is there already.
+        used: What is there already, or is not to be used before it has been drawn.
         limit: The bound's name, for the error.
         plan: The plan that sets it.
+        draw: Called with how many bytes are lacking; returns how many may be used besides, 0 if it
+            has not so many. Default: there are none.
     """
 
-    def __init__(self, most: int, used: int, *, limit: str, plan: str | None = None) -> None:
+    def __init__(
+        self,
+        most: int,
+        used: int,
+        *,
+        limit: str,
+        plan: str | None = None,
+        draw: Callable[[int], Awaitable[int]] | None = None,
+    ) -> None:
         self.left = most - used
         self._most = most
         self._limit = limit
         self._plan = plan
+        self._draw = draw
+        self._drawing = anyio.Lock()
+
+    async def has(self, size: int) -> bool:
+        """Find out whether so many bytes are left, and draw them if need be."""
+        if size > self.left and self._draw is not None:
+            async with self._drawing:
+                if size > self.left:
+                    self.left += await self._draw(size - self.left)
+        return size <= self.left
 
     def over(self) -> LimitError:
         """Return the error of what does not fit."""
@@ -53,7 +75,7 @@ class Growth:
         self._there = there
         self._taken = 0
 
-    def to(self, size: int) -> None:
+    async def to(self, size: int) -> None:
         """Take what the object needs to have so many bytes.
 
         Raises:
@@ -62,7 +84,7 @@ class Growth:
         more = size - self._there - self._taken
         if more <= 0:
             return
-        if more > self._room.left:
+        if not await self._room.has(more):
             raise self._room.over()
         self._room.left -= more
         self._taken += more
@@ -70,13 +92,13 @@ class Growth:
     async def counted(self, content: Content) -> AsyncGenerator[bytes, None]:
         """Yield a content, and take what it needs as it comes."""
         if isinstance(content, bytes):
-            self.to(len(content))
+            await self.to(len(content))
             yield content
             return
         size = 0
         async for part in content:
             size += len(part)
-            self.to(size)
+            await self.to(size)
             yield part
 
     def settle(self, size: int | None) -> None:

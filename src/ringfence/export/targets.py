@@ -188,11 +188,11 @@ class StoreTarget(Target):
 
     async def put_many(self, files: Sequence[InHand]) -> list[Stored]:
         growths = [self._room.growth(self._sizes.get(file.key, 0)) for file in files]
-        outcomes: list[Stored | None] = [
-            _refused(growth, len(file.content)) for file, growth in zip(files, growths, strict=True)
-        ]
-        fitting = [at for at, outcome in enumerate(outcomes) if outcome is None]
+        outcomes: list[Stored | None] = [None] * len(files)
         try:
+            for at, (file, growth) in enumerate(zip(files, growths, strict=True)):
+                outcomes[at] = await _refused(growth, len(file.content))
+            fitting = [at for at, outcome in enumerate(outcomes) if outcome is None]
             stored = await self._store._put_many(
                 [Whole(files[at].key, files[at].content, files[at].kind) for at in fitting]
             )
@@ -208,10 +208,10 @@ class StoreTarget(Target):
         await self._store.put(self.manifest, data, media_type="application/json")
 
 
-def _refused(growth: Growth, size: int) -> LimitError | None:
+async def _refused(growth: Growth, size: int) -> LimitError | None:
     """Take what an object needs; return the error if there is no room for it."""
     try:
-        growth.to(size)
+        await growth.to(size)
     except LimitError as error:
         return error
     return None

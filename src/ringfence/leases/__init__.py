@@ -10,6 +10,7 @@ The token is a number that grows with every acquisition in a store. A resource t
 be told from an earlier one of the same execution.
 """
 
+from .ledger import Joined, Ledger
 from .owner import is_known_dead, owner_name
 from .renewal import Hold, Renewal
 from .sqlite import SqliteLeases
@@ -18,8 +19,10 @@ from .store import DEFAULT_TTL, Lease, LeaseStore, MemoryLeases
 __all__ = (
     "DEFAULT_TTL",
     "Hold",
+    "Joined",
     "Lease",
     "LeaseStore",
+    "Ledger",
     "MemoryLeases",
     "Renewal",
     "SqliteLeases",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError, LeaseStoreError, MissingDependencyError
+from .ledger import Ledger
 from .owner import is_known_dead
 from .store import DEFAULT_TTL, Lease, LeaseStore, held_elsewhere, over_quota
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import psycopg
 
 __all__ = ("PostgresLeases",)
+
+_Value = TypeVar("_Value")
 
 CONNECT_SECONDS = 5
 STATEMENT_MS = 5000
@@ -32,6 +35,7 @@ CREATE TABLE IF NOT EXISTS ringfence_lease (
     taken_over boolean NOT NULL, expires timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, execution_id));
 CREATE INDEX IF NOT EXISTS ringfence_lease_owner ON ringfence_lease (owner);
+CREATE TABLE IF NOT EXISTS ringfence_ledger (name text PRIMARY KEY, state text NOT NULL);
 """
 _COLUMNS = "tenant_id, execution_id, owner, token, taken_over"
 _END = "clock_timestamp() + make_interval(secs => %(ttl)s)"
@@ -75,7 +79,8 @@ class PostgresLeases(LeaseStore):
         self._options = f"{given} {bounds}".strip()
         with self._transaction() as db:
             db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            if db.execute("SELECT to_regclass('ringfence_lease_owner')").fetchone() == (None,):
+            there = "to_regclass('ringfence_lease_owner'), to_regclass('ringfence_ledger')"
+            if None in (db.execute(f"SELECT {there}").fetchone() or (None,)):
                 db.execute(_SCHEMA)
             db.execute(
                 "INSERT INTO ringfence_lease_store VALUES (true, %s) ON CONFLICT DO NOTHING",
@@ -142,6 +147,30 @@ class PostgresLeases(LeaseStore):
                 {"owner": owner, "dead": dead, "ttl": self.ttl},
             )
             return [Lease(*row) for row in rows.fetchall()]
+
+    def use_ledger(self, lease: Lease, use: Callable[[Ledger], _Value]) -> _Value:
+        name = lease.tenant_id
+        with self._transaction() as db:
+            db.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK, name))
+            held = db.execute(
+                f"SELECT token, owner FROM ringfence_lease WHERE tenant_id = %s AND NOT {_RUN_OUT}",  # noqa: S608
+                (name,),
+            ).fetchall()
+            found = db.execute(
+                "SELECT state FROM ringfence_ledger WHERE name = %s", (name,)
+            ).fetchone()
+            live = {token for token, owner in held if not is_known_dead(owner)}
+            ledger = Ledger.decode(found[0] if found else "", live)
+            value = use(ledger)
+            if state := ledger.encode():
+                db.execute(
+                    "INSERT INTO ringfence_ledger VALUES (%s, %s)"
+                    " ON CONFLICT (name) DO UPDATE SET state = excluded.state",
+                    (name, state),
+                )
+            else:
+                db.execute("DELETE FROM ringfence_ledger WHERE name = %s", (name,))
+            return value
 
     def live(self) -> list[Lease]:
         with self._transaction() as db:

@@ -15,14 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from ..errors import ConfigError, LeaseStoreError
 from ..inventory import state_dir
 from ..inventory.entries import boot_id
+from .ledger import Ledger
 from .owner import is_known_dead
 from .store import DEFAULT_TTL, Lease, LeaseStore, held_elsewhere, over_quota
 
 __all__ = ("SqliteLeases",)
+
+_Value = TypeVar("_Value")
 
 BUSY_SECONDS = 5.0
 """How long a call waits for another process's transaction, which takes well under a millisecond."""
@@ -34,6 +38,7 @@ CREATE TABLE IF NOT EXISTS lease (
     boot TEXT, expires REAL, PRIMARY KEY (tenant_id, execution_id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS lease_owner ON lease (owner);
+CREATE TABLE IF NOT EXISTS ledger (name TEXT PRIMARY KEY, state TEXT) WITHOUT ROWID;
 """
 _COLUMNS = "tenant_id, execution_id, owner, token, taken_over"
 
@@ -113,6 +118,22 @@ class SqliteLeases(LeaseStore):
                 for tenant_id, execution_id, holder, *end in rows
                 if holder in dead or self._has_run_out(*end)
             ]
+
+    def use_ledger(self, lease: Lease, use: Callable[[Ledger], _Value]) -> _Value:
+        name = lease.tenant_id
+        with self._transaction() as db:
+            held = db.execute(
+                "SELECT token, owner, boot, expires FROM lease WHERE tenant_id = ?", (name,)
+            ).fetchall()
+            found = db.execute("SELECT state FROM ledger WHERE name = ?", (name,)).fetchone()
+            live = {token for token, *end in held if not self._is_lost(*end)}
+            ledger = Ledger.decode(found[0] if found else "", live)
+            value = use(ledger)
+            if state := ledger.encode():
+                db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?)", (name, state))
+            else:
+                db.execute("DELETE FROM ledger WHERE name = ?", (name,))
+            return value
 
     def live(self) -> list[Lease]:
         with self._transaction() as db:

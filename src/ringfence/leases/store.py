@@ -13,11 +13,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ..errors import LimitError, SessionElsewhereError
+from .ledger import Ledger
 from .owner import is_known_dead
 
 __all__ = ("DEFAULT_TTL", "Lease", "LeaseStore", "MemoryLeases", "held_elsewhere", "over_quota")
+
+_Value = TypeVar("_Value")
 
 DEFAULT_TTL = 30.0
 """Seconds that a lease lives without being renewed."""
@@ -102,6 +106,19 @@ class LeaseStore(ABC):
         """
 
     @abstractmethod
+    def use_ledger(self, lease: Lease, use: Callable[[Ledger], _Value]) -> _Value:
+        """Let a function read and change, in one step, the ledger of a lease's tenant.
+
+        Args:
+            lease: One that its caller holds.
+            use: What to do; it gets the ledger with the tokens of live leases alone. What it
+                raises is raised, and changes nothing.
+
+        Raises:
+            LeaseStoreError: The store does not answer.
+        """
+
+    @abstractmethod
     def live(self) -> list[Lease]:
         """Return the leases that have not run out.
 
@@ -148,6 +165,7 @@ class MemoryLeases(LeaseStore):
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[tuple[str, str], tuple[Lease, float]] = {}
+        self._ledgers: dict[str, str] = {}
         self._token = 0
 
     def acquire(
@@ -189,6 +207,21 @@ class MemoryLeases(LeaseStore):
         with self._lock:
             lost = [lease for lease, end in self._leases.values() if self._is_lost((lease, end))]
             return [self._put(replace(lease, owner=owner, taken_over=True)) for lease in lost]
+
+    def use_ledger(self, lease: Lease, use: Callable[[Ledger], _Value]) -> _Value:
+        name = lease.tenant_id
+        with self._lock:
+            live = {
+                other.token
+                for (tenant, _), (other, end) in self._leases.items()
+                if tenant == name and not self._is_lost((other, end))
+            }
+            ledger = Ledger.decode(self._ledgers.get(name, ""), live)
+            value = use(ledger)
+            self._ledgers[name] = ledger.encode()
+            if not self._ledgers[name]:
+                del self._ledgers[name]
+            return value
 
     def live(self) -> list[Lease]:
         with self._lock:

@@ -5,46 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import anyio
-
-from ..events import Events, Value
+from ..events import Value
 from ..export import ExportEvent, ExportLimits, ExportReport, Room, export_workspace
 from ..policy import Plan
 from ..storage import ArtifactStore, key_prefix
+from .home import Home
+from .rooms import Rooms, size_below
 from .session import Session
 
 __all__ = ("Exports",)
 
-_LIMIT = "storage_bytes"
-
-
-@dataclass
-class _Shared:
-    """A room while exports of one tenant into one store go on."""
-
-    users: int = 0
-    room: Room | None = None
-    counting: anyio.Lock = field(default_factory=anyio.Lock)
-
 
 class Exports:
-    """Exports workspaces, and counts what tenants have in stores.
+    """Exports workspaces, as far as the plans of their tenants allow.
 
-    The bound of a plan is over all of a tenant's executions. The store itself is asked when an
-    export begins, so what other workers have put there counts, and what was deleted does not. Two
-    workers that export for one tenant in the same moment do not see each other's bytes before the
-    next export does.
+    The bound of a plan is over all of a tenant's executions, in whatever worker; see `Rooms`.
 
     Args:
-        events: Is told.
+        home: Of the sessions.
     """
 
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._shared: dict[tuple[int, str], _Shared] = {}
+    def __init__(self, home: Home) -> None:
+        self._events = home.events
+        self._rooms = Rooms(home)
 
     async def export(
         self,
@@ -90,27 +76,14 @@ class Exports:
             LimitError: The tenant has as much as its plan allows, and nothing of this execution
                 that could be replaced.
             StoreError: The store can't be listed.
+            LeaseStoreError: The store of leases does not answer.
         """
         if plan.storage_bytes is None:
             yield None
             return
-        key = (id(store), tenant_id)
-        shared = self._shared.setdefault(key, _Shared())
-        shared.users += 1
-        try:
-            async with shared.counting:
-                if shared.room is None:
-                    used = await _size(store, key_prefix(tenant_id))
-                    shared.room = Room(plan.storage_bytes, used, limit=_LIMIT, plan=plan.name)
-            room = shared.room
-            if room.left <= 0 and not await _size(store, key_prefix(tenant_id, execution_id)):
+        async with self._rooms.room(store, tenant_id, plan.storage_bytes, plan) as room:
+            if not await room.has(1) and not await size_below(
+                store, key_prefix(tenant_id, execution_id)
+            ):
                 raise room.over()
             yield room
-        finally:
-            shared.users -= 1
-            if not shared.users:
-                del self._shared[key]
-
-
-async def _size(store: ArtifactStore, prefix: str) -> int:
-    return sum([item.size async for item in store.list(prefix)])

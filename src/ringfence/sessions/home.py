@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -21,7 +22,7 @@ from ..errors import (
     SessionElsewhereError,
 )
 from ..events import Events
-from ..leases import Hold, Lease, LeaseStore, Renewal, owner_name
+from ..leases import Hold, Lease, LeaseStore, Ledger, Renewal, owner_name
 from ..models import Limits, SandboxSpec
 from ..policy import Plan
 from ..pool import Pool
@@ -29,6 +30,8 @@ from ..pool import Pool
 __all__ = ("LABEL", "Home")
 
 _READY_SECONDS = 2.0
+
+_Value = TypeVar("_Value")
 
 LABEL = "ringfence."
 """How the names of our labels begin."""
@@ -53,6 +56,7 @@ class Home:
         # Its own, so that a slow disk does not wait behind other work of the program.
         self._threads = anyio.CapacityLimiter(4)
         self._suspects: set[Hold] = set()
+        self._rooms: set[Hold] = set()  # of no session
         self._pool: Pool | None = None
         self._pooled: WeakSet[Sandbox] = WeakSet()
         self._plain = SandboxSpec()
@@ -105,13 +109,37 @@ class Home:
             LimitError: The tenant has as many sandboxes as its plan allows.
             LeaseStoreError: The store does not answer.
         """
+        try:
+            return await self._acquire(tenant_id, execution_id, plan.max_sandboxes)
+        except LimitError as error:
+            error.plan = plan.name
+            raise
 
+    async def hold(self, name: str) -> Hold:
+        """Hold, beside other workers, what all of them may share under a name.
+
+        Raises:
+            LeaseStoreError: The store does not answer.
+        """
+        hold = await self._acquire(name, self.owner, None)
+        self._rooms.add(hold)
+        return hold
+
+    async def use_ledger(self, hold: Hold, use: Callable[[Ledger], _Value]) -> _Value:
+        """Let a function read and change the ledger of what is held by `hold`, in a thread.
+
+        Raises:
+            LeaseStoreError: The store does not answer.
+        """
+        return await anyio.to_thread.run_sync(
+            self.store.use_ledger, hold.lease, use, limiter=self._threads
+        )
+
+    async def _acquire(self, tenant_id: str, execution_id: str, quota: int | None) -> Hold:
         def take() -> Hold:
             # In the thread, so that what is taken is noted even if nobody waits for it any more.
             try:
-                lease = self.store.acquire(
-                    tenant_id, execution_id, self.owner, quota=plan.max_sandboxes
-                )
+                lease = self.store.acquire(tenant_id, execution_id, self.owner, quota=quota)
             except SessionElsewhereError as error:
                 ours = self.renewal.find(tenant_id, execution_id)
                 if error.owner == self.owner and ours is not None:
@@ -119,15 +147,12 @@ class Home:
                 raise
             return self.renewal.add(lease)
 
-        try:
-            return await anyio.to_thread.run_sync(take, limiter=self._threads)
-        except LimitError as error:
-            error.plan = plan.name
-            raise
+        return await anyio.to_thread.run_sync(take, limiter=self._threads)
 
     async def release(self, hold: Hold) -> None:
         """Give an execution up; what can't be told to the store runs out by itself."""
         self.renewal.discard(hold)
+        self._rooms.discard(hold)
         hold.lost = True
         try:
             await self._call(hold.lease)
@@ -142,7 +167,7 @@ class Home:
 
         One that is on its way to its session looks the same, so it is looked at twice.
         """
-        unknown = {hold for hold in self.renewal.holds() if hold not in known}
+        unknown = set(self.renewal.holds()).difference(known, self._rooms)
         for hold in unknown & self._suspects:
             await self.release(hold)
         self._suspects = unknown

@@ -90,7 +90,7 @@ class SessionManager:
         self._idle_timeout = idle_timeout
         self._warm = warm
         self._events = Events(observers)
-        self._exports = Exports(self._events)
+        self._exports: Exports | None = None
         self._home: Home | None = None
         self._sessions: dict[tuple[str, str], Session] = {}
         self._asked: dict[tuple[str, str], object] = {}
@@ -231,6 +231,7 @@ class SessionManager:
             SandboxError: As from `Session.ensure`, or from `export_workspace`.
         """
         session = self._session(execution_id, tenant_id)
+        assert self._exports is not None  # there is a session
         return await self._exports.export(session, target, limits, on_progress)
 
     async def destroy_execution(
@@ -273,7 +274,7 @@ class SessionManager:
             home.renewal.start()
             await home.reap()
             pool = await stack.enter_async_context(self._pool(home)) if self._warm else None
-            self._home, self._stop = home, anyio.Event()
+            self._home, self._exports, self._stop = home, Exports(home), anyio.Event()
             tasks = await stack.enter_async_context(anyio.create_task_group())
             if pool is not None:
                 tasks.start_soon(_warm_up, pool, self._warm)

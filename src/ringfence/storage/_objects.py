@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -99,6 +100,11 @@ class ObjectStore(ArtifactStore):
         else:
             self._store = MemoryStore()
             self.name = "memory"
+        self._own = "" if self._s3 else f" {token_hex(8)}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.name}{self._own}"
 
     async def _put(
         self, key: str, content: Content, media_type: str, if_missing: bool

@@ -71,6 +71,11 @@ class ArtifactStore(ABC):
     name: str
     has_links: bool = False
 
+    @property
+    def place(self) -> str:
+        """What two stores have in common, in whatever process, if they hold the same objects."""
+        return self.name
+
     @abstractmethod
     async def _put(
         self, key: str, content: Content, media_type: str, if_missing: bool
