@@ -24,6 +24,7 @@ from .docker_sandbox import AsyncDockerSandbox, DockerSandbox, SandboxConfig, Sa
 from .errors import (
     BackendUnavailableError,
     BackendUnreachableError,
+    BackendUntrustedError,
     CommandError,
     CommandMissingError,
     ConfigError,
@@ -119,6 +120,7 @@ __all__ = (
     "BackendConfig",
     "BackendUnavailableError",
     "BackendUnreachableError",
+    "BackendUntrustedError",
     "BackgroundCommand",
     "BackgroundCommands",
     "BubblewrapConfig",

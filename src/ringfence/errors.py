@@ -12,6 +12,7 @@ could not do what it was asked::
     ├── BackendUnavailableError             the backend can't run on this machine
     │   ├── MissingDependencyError (ImportError)
     │   └── BackendUnreachableError (ConnectionError)
+    │       └── BackendUntrustedError       we and the daemon don't trust one another
     ├── CreateError                         a sandbox could not be made
     │   └── CreateTimeoutError (TimeoutError)
     ├── ImageError                          an image could not be had or made
@@ -61,6 +62,7 @@ from typing import Any, ClassVar
 __all__ = (
     "BackendUnavailableError",
     "BackendUnreachableError",
+    "BackendUntrustedError",
     "CommandError",
     "CommandMissingError",
     "ConfigError",
@@ -210,6 +212,13 @@ class BackendUnreachableError(BackendUnavailableError, ConnectionError):
 
     code = "backend_unreachable"
     retryable = True
+
+
+class BackendUntrustedError(BackendUnreachableError):
+    """The daemon behind the backend is there, and its certificate or ours is not taken."""
+
+    code = "backend_untrusted"
+    retryable = False
 
 
 class CreateError(SandboxError):

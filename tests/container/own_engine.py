@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -44,10 +45,11 @@ class OwnEngine:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, **settings: object) -> None:
+    def start(self, listener: socket.socket | None = None, **settings: object) -> None:
         """Start the daemon, over what an earlier one left, and wait until it answers.
 
         Args:
+            listener: Where it answers besides, from the network namespace of who has made it.
             settings: More of what its file of settings says.
         """
         settings_file = self.place / "daemon.json"
@@ -62,9 +64,19 @@ class OwnEngine:
             f"--host=unix://{self.socket}",
             *("--bridge=none", "--iptables=false", "--ip-forward=false"),
         ]
+        handed_over = []
+        if listener is not None:  # as systemd hands one over
+            handed_over = [listener.fileno()]
+            script = f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{listener.fileno()}'
+            argv = ["bash", "-c", script, "bash", *argv, "--host=fd://"]
         with open(self.place / "log", "ab") as log:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=handed_over,
             )
         self._until(Engine(f"unix://{self.socket}").is_ready, "answer")
 

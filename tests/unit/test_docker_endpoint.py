@@ -86,14 +86,17 @@ def test_tls_checks_the_engine_unless_a_context_says_not_to(tmp_path: Path) -> N
     environ = {"DOCKER_HOST": "tcp://engine", "DOCKER_TLS_VERIFY": "1"}
     endpoint = found(tmp_path, environ)
     assert endpoint.tls is not None
-    assert (endpoint.tls.verify_mode, endpoint.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (endpoint.tls.context.verify_mode, endpoint.tls.context.check_hostname) == (
+        ssl.CERT_REQUIRED,
+        True,
+    )
     assert endpoint.address == ("engine", 2376)
     place = context(tmp_path, "c", "tcp://other:5")
     assert found(tmp_path, context="c").tls is None
     place.mkdir(parents=True)
     endpoint = found(tmp_path, context="c")
     assert endpoint.tls is not None
-    assert endpoint.tls.check_hostname
+    assert endpoint.tls.context.check_hostname
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "cert.pem"])

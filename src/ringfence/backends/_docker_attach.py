@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import socket
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ __all__ = ("ContainerStream", "Demultiplexer", "HijackRefusedError", "hijack", "
 _MAX_HEAD = 16 << 10
 _MAX_BODY = 64 << 10
 _MAX_WORDS = 4096
+_MAX_MESSAGE = 1000
 _HEADER = 8
 _STDOUT = 1
 _KINDS = (0, 1, 2, 3)  # stdin, stdout, stderr, and what the engine itself has to say
@@ -40,6 +42,16 @@ class HijackRefusedError(Exception):
         super().__init__(f"HTTP status {status}")
         self.status = status
         self.body = body
+
+    @property
+    def message(self) -> str:
+        """What the body says to people."""
+        start = self.body.find(b"{")
+        try:
+            found = json.loads(self.body[start : self.body.rfind(b"}") + 1])["message"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            found = self.body.decode("utf-8", "replace").strip()
+        return str(found)[:_MAX_MESSAGE]
 
 
 class Demultiplexer:
@@ -165,7 +177,9 @@ class _TlsStream(ByteStream):
 
 async def _connect(endpoint: Endpoint) -> ByteStream:
     if endpoint.tls is not None:
-        return _TlsStream(*await asyncio.open_connection(*endpoint.address, ssl=endpoint.tls))
+        return _TlsStream(
+            *await asyncio.open_connection(*endpoint.address, ssl=endpoint.tls.context)
+        )
     loop = asyncio.get_running_loop()
     if endpoint.socket:
         family, address = socket.AF_UNIX, (endpoint.socket,)

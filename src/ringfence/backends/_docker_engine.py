@@ -14,18 +14,20 @@ from aiodocker.exceptions import DockerError
 from aiodocker.networks import DockerNetwork
 from aiodocker.volumes import DockerVolume
 
-from ..errors import BackendUnavailableError, BackendUnreachableError
+from ..errors import BackendUnavailableError, BackendUnreachableError, BackendUntrustedError
 from ._docker_attach import ContainerStream, HijackRefusedError, hijack
-from ._docker_endpoint import Endpoint
+from ._docker_endpoint import Endpoint, connector
+from ._docker_tls import find_fault, look_for_fault
 from ._tasks import Tasks
 
-__all__ = ("Engine", "RefusedError", "unreachable")
+__all__ = ("Engine", "RefusedError", "unreachable", "untrusted")
 
 _T = TypeVar("_T")
 
 _NAME = "container"
 _CALL_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
+_TLS_SECONDS = 1.0  # for one that hung up to say why
 _FIRST_SECONDS = 8.0  # for one that is asked whether it is there at all
 _OLDEST, _NEWEST = (1, 40), (1, 47)  # of the API: what we need, and what we have looked at
 _NOT_FOUND = 404
@@ -55,6 +57,15 @@ def unreachable(endpoint: Endpoint, what: str) -> BackendUnreachableError:
     )
 
 
+def untrusted(endpoint: Endpoint, fault: str) -> BackendUntrustedError:
+    """Return the error for an engine that we don't trust, or that does not trust us."""
+    return BackendUntrustedError(
+        f"there is no TLS with the container engine at {endpoint.url}: {fault}",
+        backend=_NAME,
+        hint="certificates are in tls_dir, in DOCKER_CERT_PATH or in the docker context",
+    )
+
+
 class Engine:
     """One engine.
 
@@ -72,7 +83,7 @@ class Engine:
         self.endpoint = endpoint
         self.info: Mapping[str, Any] = {}
         self.version: Mapping[str, Any] = {}
-        url, self._connector = _connector(endpoint)
+        url, self._connector = connector(endpoint)
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
         self.docker = Docker(url, connector=self._connector, timeout=timeout)
         self.tasks = Tasks("a container")
@@ -87,8 +98,20 @@ class Engine:
 
         Raises:
             BackendUnreachableError: It does not answer.
+            BackendUntrustedError: Its certificate or ours is not taken.
             BackendUnavailableError: It is too old.
         """
+        try:
+            await self._open()
+        except BackendUntrustedError:
+            raise
+        except BackendUnreachableError as error:
+            tls, address = self.endpoint.tls, self.endpoint.address
+            if tls is not None and (fault := await look_for_fault(address, tls, _TLS_SECONDS)):
+                raise untrusted(self.endpoint, fault) from error
+            raise
+
+    async def _open(self) -> None:
         try:
             self.version = await self.call("its version", self.docker.version(), _FIRST_SECONDS)
             newest = _api_version(self.version.get("ApiVersion"))
@@ -119,11 +142,16 @@ class Engine:
                 self.endpoint, f"did not answer within {seconds:g} s (asked for {what})"
             ) from None
         except DockerError as error:
-            if error.status == _UNREACHABLE:
-                raise unreachable(self.endpoint, "can't be reached") from error
-            raise RefusedError(error.status, str(error.message)) from error
+            if error.status != _UNREACHABLE:
+                raise RefusedError(error.status, str(error.message)) from error
+            raise self._not_reached(error, "can't be reached") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise unreachable(self.endpoint, f"hung up ({type(error).__name__})") from error
+            raise self._not_reached(error, f"hung up ({type(error).__name__})") from error
+
+    def _not_reached(self, error: Exception, what: str) -> BackendUnreachableError:
+        if self.endpoint.tls is not None and (fault := find_fault(error, self.endpoint.tls)):
+            return untrusted(self.endpoint, fault)
+        return unreachable(self.endpoint, what)
 
     def container(self, name: str) -> DockerContainer:
         """Return a container by its id or name, without a look at it."""
@@ -161,7 +189,7 @@ class Engine:
         try:
             return await hijack(self.endpoint, path, on_end, body)
         except HijackRefusedError as error:
-            raise DockerError(error.status, _message(error.body)) from None
+            raise DockerError(error.status, error.message) from None
 
     async def list_owned(self, kind: str, label: str) -> list[tuple[str, Mapping[str, str]]]:
         """Return id or name, and the labels, of everything of a kind that has a label.
@@ -259,31 +287,6 @@ class Engine:
             await self._connector.close()
 
 
-def _connector(endpoint: Endpoint) -> tuple[str, aiohttp.BaseConnector]:
-    """Return the address in the library's sense, and what connects to it.
-
-    Each request has a connection of its own: one that is kept would be broken after a restart of
-    the engine, and making one costs a tenth of a millisecond.
-    """
-    if endpoint.socket:
-        return "unix://engine", aiohttp.UnixConnector(endpoint.socket, force_close=True)
-    scheme = "http" if endpoint.tls is None else "https"
-    tls = endpoint.tls or False
-    host, port = endpoint.address
-    host = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{host}:{port}", aiohttp.TCPConnector(ssl=tls, force_close=True)
-
-
 def _api_version(text: object) -> tuple[int, int]:
     major, _, minor = str(text or "0.0").partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
-
-
-def _message(body: bytes) -> str:
-    """Return what an error's body says."""
-    start = body.find(b"{")
-    try:
-        found = json.loads(body[start : body.rfind(b"}") + 1])["message"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        found = body.decode("utf-8", "replace").strip()
-    return str(found)[:1000]
