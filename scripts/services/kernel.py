@@ -1,4 +1,4 @@
-"""The packages of a Jupyter kernel for the Python of the test images, to be mounted into them.
+"""Packages for the Python of the test images, to be mounted into them, such as a Jupyter kernel.
 
 An image with them would take a registry or a network inside the engine; pip on the machine itself
 takes neither.
@@ -25,9 +25,9 @@ REQUIREMENTS = ("ipykernel==7.4.0",)
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 
-def place() -> Path:
-    """Return where they are, or would be."""
-    name = f"{REQUIREMENTS} {PYTHON_VERSION} {platform.machine()}"
+def place(requirements: tuple[str, ...] = REQUIREMENTS) -> Path:
+    """Return where some requirements are, or would be."""
+    name = f"{requirements} {PYTHON_VERSION} {platform.machine()}"
     return CACHE / "kernel" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
@@ -37,14 +37,23 @@ def kernel_packages() -> Path:
     Raises:
         ServiceError: pip could not get them.
     """
-    target = place()
+    return packages("kernel", REQUIREMENTS)
+
+
+def packages(what: str, requirements: tuple[str, ...]) -> Path:
+    """Return a directory with some requirements; made when first asked for.
+
+    Raises:
+        ServiceError: pip could not get them.
+    """
+    target = place(requirements)
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with step(f"kernel: installed {', '.join(REQUIREMENTS)}"):
+    with step(f"{what}: installed {', '.join(requirements)}"):
         part = Path(tempfile.mkdtemp(dir=target.parent, prefix="part-"))
         try:
-            _install(part)
+            _install(part, requirements)
             part.chmod(0o755)
             if not target.is_dir():  # of two at once the first is as good
                 os.rename(part, target)
@@ -53,11 +62,11 @@ def kernel_packages() -> Path:
     return target
 
 
-def _install(target: Path) -> None:
+def _install(target: Path, requirements: tuple[str, ...]) -> None:
     argv = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
     argv += ["--target", str(target), "--only-binary", ":all:", "--python-version", PYTHON_VERSION]
     for name in PLATFORMS:
         argv += ["--platform", f"{name}_{platform.machine()}"]
-    done = subprocess.run([*argv, *REQUIREMENTS], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*argv, *requirements], capture_output=True, text=True, timeout=300)
     if done.returncode:
-        raise ServiceError(f"pip could not install a kernel: {done.stderr[-2000:]}")
+        raise ServiceError(f"pip could not install {requirements}: {done.stderr[-2000:]}")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, cast
 
+import pytest
 import yaml  # type: ignore[import-untyped]  # of the cluster's client
 
-from .asked import Asked
+from scripts.services.steps import until
+
+from .asked import Asked, RefusedError
+from .conftest import MINIMAL, PATIENCE, Cluster
 
 BASE = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
 WORKERS, SANDBOXES = "ringfence", "ringfence-sandboxes"
-ACCOUNT = "ringfence-worker"
+WORKER, SERVER = "ringfence-worker", "ringfence-mcp"
+"""Deployments, and the service accounts that they run as."""
 
 Manifest = dict[str, Any]
 
@@ -27,6 +34,7 @@ PLURALS = {
     "ResourceQuota": "resourcequotas",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "Service": "services",
     "ServiceAccount": "serviceaccounts",
 }
 
@@ -45,9 +53,9 @@ class Deployed:
     workers: str
     sandboxes: str
 
-    def as_worker(self) -> Asked:
-        """Return the API server as a worker asks it, with the token that its pod would have."""
-        path = f"/api/v1/namespaces/{self.workers}/serviceaccounts/{ACCOUNT}/token"
+    def account(self, name: str) -> Asked:
+        """Return the API server as a service account asks it, with the token of its pods."""
+        path = f"/api/v1/namespaces/{self.workers}/serviceaccounts/{name}/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -87,13 +95,51 @@ def path_of(manifest: Manifest) -> str:
     return f"{root}{inside}/{PLURALS[manifest['kind']]}/{metadata['name']}"
 
 
-def wait_for(asked: Asked, path: str, condition: str, *, seconds: float = 40) -> Any:
+def wait_for(asked: Asked, path: str, condition: str) -> Any:
     """Return an object once a condition of its status is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = asked.get(path)
-        conditions = found["status"].get("conditions", ())
-        if any(one["type"] == condition and one["status"] == "True" for one in conditions):
-            return found
-        assert time.monotonic() < deadline, json.dumps(found["status"], indent=1)
-        time.sleep(0.1)
+
+    def holds() -> bool:
+        conditions = asked.get(path)["status"].get("conditions", ())
+        return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+
+    until(holds, seconds=PATIENCE, what=f"{path} to be {condition}")
+    return asked.get(path)
+
+
+@pytest.fixture(scope="module")
+def deployed(cluster: Cluster) -> Iterator[Deployed]:
+    """All of it, with a shell in the place of the workers' program, and no server yet."""
+    mark = token_hex(3)
+    found = Deployed(cluster.asked, f"test-{mark}-workers", f"test-{mark}-sandboxes")
+    try:
+        for manifest in manifests():
+            named = found.named(manifest)
+            if named["kind"] == "Deployment":
+                stand_in(named)
+            found.asked.apply(path_of(named), named)
+        yield found
+    finally:
+        for name in (found.workers, found.sandboxes):
+            with contextlib.suppress(RefusedError):  # which was never made
+                found.asked.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def stand_in(deployment: Manifest) -> None:
+    """Have a shell where the program that uses ringfence would be: it checks what it is given."""
+    if deployment["metadata"]["name"] == SERVER:
+        deployment["spec"]["replicas"] = 0
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container["image"] = MINIMAL
+    container["imagePullPolicy"] = "Never"
+    container["command"] = ["sh", "-ec", PROGRAM]
+
+
+PROGRAM = """
+test "$SANDBOX_NAMESPACE" = ringfence-sandboxes
+test -n "$SANDBOX_IMAGE"
+test -s /var/run/secrets/kubernetes.io/serviceaccount/token
+touch "$TMPDIR/x" "$HOME/y"
+if touch /z; then exit 1; fi
+test "$(id -u)" = 65534
+exec sleep 3600
+"""

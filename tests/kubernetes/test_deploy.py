@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import anyio
@@ -15,52 +12,33 @@ from ringfence import KubernetesConfig, open_backend
 from ringfence.backends import _kube_objects
 
 from .asked import Asked, RefusedError
-from .conftest import MINIMAL, Cluster
-from .deployed import ACCOUNT, BASE, Deployed, Manifest, manifests, path_of, read, wait_for
+from .conftest import MINIMAL, PATIENCE
+from .deployed import (
+    BASE,
+    SERVER,
+    WORKER,
+    Deployed,
+    Manifest,
+    deployed,
+    manifests,
+    path_of,
+    read,
+    wait_for,
+)
+from .pods import until_refused
+
+__all__ = ("deployed",)
+
+pytestmark = pytest.mark.timeout(3 * PATIENCE)
 
 NEEDED = _kube_objects.needed_access(KubernetesConfig(image="any"))
 EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews"}
 
 
-@pytest.fixture(scope="module")
-def deployed(cluster: Cluster) -> Iterator[Deployed]:
-    mark = token_hex(3)
-    found = Deployed(cluster.asked, f"test-{mark}-workers", f"test-{mark}-sandboxes")
-    try:
-        for manifest in manifests():
-            named = found.named(manifest)
-            if named["kind"] == "Deployment":
-                stand_in(named)
-            found.asked.apply(path_of(named), named)
-        yield found
-    finally:
-        for name in (found.workers, found.sandboxes):
-            with contextlib.suppress(RefusedError):  # which was never made
-                found.asked.call("DELETE", f"/api/v1/namespaces/{name}")
-
-
-@pytest.fixture(scope="module")
-def worker(deployed: Deployed) -> Asked:
-    return deployed.as_worker()
-
-
-def stand_in(deployment: Manifest) -> None:
-    """Have a shell where the program that uses ringfence would be: it checks what it is given."""
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    container["image"] = MINIMAL
-    container["imagePullPolicy"] = "Never"
-    container["command"] = ["sh", "-ec", PROGRAM]
-
-
-PROGRAM = """
-test "$SANDBOX_NAMESPACE" = ringfence-sandboxes
-test -n "$SANDBOX_IMAGE"
-test -s /var/run/secrets/kubernetes.io/serviceaccount/token
-touch "$TMPDIR/x" "$HOME/y"
-if touch /z; then exit 1; fi
-test "$(id -u)" = 65534
-exec sleep 3600
-"""
+@pytest.fixture(scope="module", params=[WORKER, SERVER])
+def worker(deployed: Deployed, request: pytest.FixtureRequest) -> Asked:
+    """Whoever makes sandboxes."""
+    return deployed.account(request.param)
 
 
 def test_all_that_is_there_is_listed() -> None:
@@ -90,7 +68,7 @@ def test_a_field_that_does_not_exist_would_be_refused(deployed: Deployed) -> Non
 def test_workers_start_with_their_settings_token_and_nowhere_else_to_write(
     deployed: Deployed,
 ) -> None:
-    path = f"/apis/apps/v1/namespaces/{deployed.workers}/deployments/{ACCOUNT}"
+    path = f"/apis/apps/v1/namespaces/{deployed.workers}/deployments/{WORKER}"
     assert wait_for(deployed.asked, path, "Available")["status"]["availableReplicas"] == 2
 
 
@@ -165,6 +143,8 @@ def test_a_worker_runs_sandboxes(deployed: Deployed, worker: Asked, tmp_path: Pa
         kubeconfig=worker.write_kubeconfig(tmp_path / "config"),
         pull_policy="Never",
         sized_volumes=True,  # the tests' cluster is old, and has been told to
+        start_timeout=PATIENCE,
+        schedule_timeout=PATIENCE,
     )
 
     async def main() -> None:
@@ -177,16 +157,14 @@ def test_a_worker_runs_sandboxes(deployed: Deployed, worker: Asked, tmp_path: Pa
 
 
 def test_sandboxes_are_held_to_the_limits_of_their_namespace(deployed: Deployed) -> None:
-    pods = f"/api/v1/namespaces/{deployed.sandboxes}/pods"
+    core = f"/api/v1/namespaces/{deployed.sandboxes}"
     spec = job("big")["spec"]["template"]["spec"]
     spec["containers"][0]["resources"] = {"limits": {"memory": "64Gi"}}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "big"}, "spec": spec}
-    with pytest.raises(RefusedError, match="maximum memory usage per Container is 4Gi"):
-        deployed.asked.call("POST", pods, body)
-    services = f"/api/v1/namespaces/{deployed.sandboxes}/services"
+    big = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "big"}, "spec": spec}
+    why = "maximum memory usage per Container is 4Gi"
+    until_refused(deployed.asked, f"{core}/pods", big, why)
     service = {"metadata": {"name": "open"}, "spec": {"ports": [{"port": 80}]}}
-    with pytest.raises(RefusedError, match="exceeded quota: sandboxes"):
-        deployed.asked.call("POST", services, service)
+    until_refused(deployed.asked, f"{core}/services", service, "exceeded quota: sandboxes")
 
 
 def test_pods_of_that_namespace_get_no_token(deployed: Deployed) -> None:
