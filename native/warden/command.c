@@ -201,15 +201,21 @@ static void become_command(struct request *request)
 /* Waits for the START payload and becomes its command. */
 static void wait_for_order(void)
 {
-    static uint8_t order[MAX_ORDER];
+    static uint8_t order[sizeof(uint32_t) + MAX_ORDER];
     struct request request;
-    uint32_t length = 0, got = 0;
-    long n = SYS3(read, FD_ORDER, &length, sizeof length);
-    while (n > 0 && got < length && length <= sizeof order) {
-        n = SYS3(read, FD_ORDER, order + got, length - got);
-        got += n > 0 ? (uint32_t)n : 0;
+    uint32_t length = 0;
+    size_t got = 0, whole = sizeof length;
+    while (got < whole) {
+        long n = SYS3(read, FD_ORDER, order + got, sizeof order - got);
+        if (n <= 0) /* the warden is gone */
+            leave(1);
+        got += (size_t)n;
+        if (got >= sizeof length) {
+            memcpy(&length, order, sizeof length);
+            whole = sizeof length + length;
+        }
     }
-    if (got != length || !parse_start(order, length, &request)) /* the warden is gone */
+    if (length > MAX_ORDER || !parse_start(order + sizeof length, length, &request))
         leave(1);
     become_command(&request);
 }
@@ -242,8 +248,10 @@ static void keep(pid_type main)
                 ;
             end.b = left < 0;
             tell(end);
-            if (left < 0)
+            if (left < 0) {
+                sleep_us(200); /* whoever waits for this end needs the processor before our own does */
                 leave(0);
+            }
             SYS1(close, 1);
             SYS1(close, 2);
         }

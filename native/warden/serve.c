@@ -550,10 +550,11 @@ static struct command *find_spare(void)
     return 0;
 }
 
+static uint8_t order[sizeof(uint32_t) + MAX_ORDER];
+
 /* Gives a spare its order; returns whether it took it. */
 static int give_order(struct command *c, const uint8_t *payload, uint32_t length)
 {
-    static uint8_t order[sizeof length + MAX_ORDER];
     memcpy(order, &length, sizeof length);
     memcpy(order + sizeof length, payload, length);
     long whole = (long)(sizeof length + length);
@@ -564,14 +565,12 @@ static struct command *become(struct request *request, uint8_t *payload, uint32_
                               long *failed)
 {
     struct command *c = find_spare();
-    if (settings.once) /* there will be no other command, if this came before the spare too */
-        wants_spare = 0;
+    wants_spare = !settings.once; /* with it there will be no other command */
     /* stdin's first bytes are for the pipe, and the order ends before them */
     length -= request->head.stdin_length;
     if (c && length <= MAX_ORDER) {
         uint32_t none = 0;
         memcpy(payload + offsetof(struct frame_start, stdin_length), &none, sizeof none);
-        wants_spare = !settings.once;
         if (settings.init) { /* what ran before may have stopped them; what begins now may itself */
             SYS2(kill, c->keeper, SIG_CONT);
             SYS2(kill, c->main ? c->main : c->keeper, SIG_CONT);
@@ -646,9 +645,14 @@ static void start(uint32_t channel, uint8_t *payload, uint32_t length)
 static void keep_spare(void)
 {
     long failed;
-    wants_spare = 0;
     if (!find_spare())
         fork_command(0, 0, &failed);
+    wants_spare = 0;
+    /* Pages are shared after a fork and copied by whoever writes first. The next START finds its
+     * own copied already. */
+    volatile uint8_t *const pages[] = {input, input + 4096, order};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
+        *pages[i] = *pages[i];
 }
 
 /* How long nothing must happen before there is time for that: a command that has just begun ends
@@ -1128,6 +1132,7 @@ int serve(void)
         if (!only_started)
             flush_output();
         if (ready > 0 && polled[1].revents) { /* last: nobody waits for a keeper to be reaped */
+            SYS0(sched_yield); /* but somebody for what has just been said */
             reap(signal_fd);
             settle_all();
         }

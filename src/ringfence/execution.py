@@ -47,6 +47,16 @@ class Run:
     the block before the end kills the command's tree, also when the caller is cancelled.
     """
 
+    # What there is later, or never: a command is quicker if it has less to set up.
+    _feeding: TaskGroup | None = None
+    _feed_error: Exception | None = None
+    _process: Process | None = None
+    _deadline = float("inf")
+    _decoders: dict[Stream, codecs.IncrementalDecoder] | None = None
+    _message: Chunk | None = None
+    _last_text: list[Chunk]
+    _result: Result | None = None
+
     def __init__(
         self,
         start: Callable[[Launch], Awaitable[Process]],
@@ -61,18 +71,10 @@ class Run:
         self._destroy = destroy
         self._launch = launch
         self._rest = rest
-        self._feeding: TaskGroup | None = None
-        self._feed_error: Exception | None = None
         self._enforced = enforced
-        self._process: Process | None = None
         self._began = 0.0
-        self._deadline = float("inf")
-        self._kept: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._seen: dict[Stream, int] = {"stdout": 0, "stderr": 0}
-        self._decoders: dict[Stream, codecs.IncrementalDecoder] | None = None
-        self._message: Chunk | None = None
-        self._last_text: list[Chunk] = []
-        self._result: Result | None = None
+        self._kept: dict[Stream, bytearray] = {}
+        self._seen: dict[Stream, int] = {}
 
     @property
     def result(self) -> Result:
@@ -175,8 +177,7 @@ class Run:
         end: Exit | None = None
         try:
             if self._keeps_deadlines:
-                with contextlib.suppress(DeadlineError):
-                    end = await self._start_and_drain()
+                end = await self._start_and_drain()
             else:
                 with anyio.CancelScope(deadline=self._deadline):
                     end = await self._start_and_drain()
@@ -187,13 +188,18 @@ class Run:
             if self._result is None and self._process is not None:
                 await self._stop(self._process)
 
-    async def _start_and_drain(self) -> Exit:
+    async def _start_and_drain(self) -> Exit | None:
+        """Return how it ended, or None after the host's own deadline."""
         self._process = process = await self._start(self._launch)
-        while (chunk := await process.receive()) is not None:
-            self._keep(chunk)
-        return await process.wait()
+        try:
+            while (chunk := await process.receive()) is not None:
+                self._keep(chunk)
+            return await process.wait()
+        except DeadlineError:
+            return None
 
     def __aiter__(self) -> Run:
+        self._last_text = []
         self._decoders = {
             "stdout": codecs.getincrementaldecoder("utf-8")("replace"),
             "stderr": codecs.getincrementaldecoder("utf-8")("replace"),
@@ -237,40 +243,35 @@ class Run:
         if end is None:
             with anyio.CancelScope(shield=True):
                 await self._destroy("it did not answer when its command's time was up")
-            end = Exit(
-                EXIT_TIMED_OUT, ExitReason.TIMED_OUT, self._seen["stdout"], self._seen["stderr"]
-            )
+            end = Exit(EXIT_TIMED_OUT, ExitReason.TIMED_OUT)
         if end.message:
             end = replace(end, stderr_bytes=end.stderr_bytes + len(end.message.encode()))
             self._message = self._keep(Chunk("stderr", end.message.encode()))
-        self._result = self._finished(end)
-        return self._result
-
-    def _keep(self, chunk: Chunk) -> Chunk | None:
-        """Keep a chunk up to the cap; the sandbox is not trusted to have cut it."""
-        kept = self._kept[chunk.stream]
-        self._seen[chunk.stream] += len(chunk.data)
-        cap = self._launch.output_bytes
-        data = chunk.data if cap is None else chunk.data[: cap - len(kept)]
-        if not data:
-            return None
-        kept += data
-        return chunk if len(data) == len(chunk.data) else Chunk(chunk.stream, data)
-
-    def _finished(self, end: Exit) -> Result:
-        return Result(
-            stdout=bytes(self._kept["stdout"]),
-            stderr=bytes(self._kept["stderr"]),
+        self._result = result = Result(
+            stdout=bytes(self._kept.get("stdout", b"")),
+            stderr=bytes(self._kept.get("stderr", b"")),
             exit_code=end.code,
             exit_reason=end.reason,
-            stdout_bytes=max(end.stdout_bytes, self._seen["stdout"]),
-            stderr_bytes=max(end.stderr_bytes, self._seen["stderr"]),
+            stdout_bytes=max(end.stdout_bytes, self._seen.get("stdout", 0)),
+            stderr_bytes=max(end.stderr_bytes, self._seen.get("stderr", 0)),
             duration_s=time.monotonic() - self._began,
             timeout=self._launch.timeout,
             usage=end.usage,
             enforced=self._enforced,
             workspace_is_new=end.workspace_is_new,
         )
+        return result
+
+    def _keep(self, chunk: Chunk) -> Chunk | None:
+        """Keep a chunk up to the cap; the sandbox is not trusted to have cut it."""
+        kept = self._kept.setdefault(chunk.stream, bytearray())
+        self._seen[chunk.stream] = self._seen.get(chunk.stream, 0) + len(chunk.data)
+        cap = self._launch.output_bytes
+        data = chunk.data if cap is None else chunk.data[: cap - len(kept)]
+        if not data:
+            return None
+        kept += data
+        return chunk if len(data) == len(chunk.data) else Chunk(chunk.stream, data)
 
 
 async def feed(source: Iterable[bytes]) -> AsyncIterator[bytes]:

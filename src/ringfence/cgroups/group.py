@@ -50,6 +50,7 @@ class Group:
         self._lock = threading.Lock()
         self._oom_fd: int | None = None
         self._oom_kills = 0
+        self._oom_text = b""
 
     @classmethod
     def create(
@@ -128,7 +129,9 @@ class Group:
     def _count_oom_kills(self) -> int:
         if self._oom_fd is not None:
             try:
-                self._oom_kills = parse_oom_kills(os.pread(self._oom_fd, 4096, 0))
+                text = os.pread(self._oom_fd, 4096, 0)
+                if text != self._oom_text:  # it is asked for every command, and seldom changes
+                    self._oom_text, self._oom_kills = text, parse_oom_kills(text)
             except OSError as error:
                 if error.errno != errno.ENODEV:  # what the files of a removed group answer
                     raise

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Literal
 
 from ..errors import CommandError
@@ -28,12 +27,13 @@ _LARGEST_TERMINAL = 65535
 _ENV_NAME_FORBIDDEN = re.compile(r"[=\0]")
 
 
-def text_bytes(value: str | bytes | os.PathLike[str], what: str) -> bytes:
+def text_bytes(value: str | bytes | os.PathLike[str], what: str, place: int | None = None) -> bytes:
     """Encode as the file system does.
 
     Args:
         value: The text or path.
         what: What it is, for the error.
+        place: Which one of many it is, likewise.
 
     Raises:
         CommandError: It is neither text nor bytes, can't be encoded, or contains NUL.
@@ -44,12 +44,18 @@ def text_bytes(value: str | bytes | os.PathLike[str], what: str) -> bytes:
         elif isinstance(value, (bytes, os.PathLike)):
             encoded = os.fsencode(value)
         else:
-            raise CommandError(f"{what} must be str or bytes, not {type(value).__name__}")
+            raise CommandError(
+                f"{_at(what, place)} must be str or bytes, not {type(value).__name__}"
+            )
     except UnicodeEncodeError:
-        raise CommandError(f"{what} can't be encoded as UTF-8: {value!r}") from None
+        raise CommandError(f"{_at(what, place)} can't be encoded as UTF-8: {value!r}") from None
     if b"\0" in encoded:
-        raise CommandError(f"{what} contains NUL: {encoded[:80]!r}")
+        raise CommandError(f"{_at(what, place)} contains NUL: {encoded[:80]!r}")
     return encoded
+
+
+def _at(what: str, place: int | None) -> str:
+    return what if place is None else f"{what}[{place}]"
 
 
 def _is_utf8(text: str) -> bool:
@@ -134,29 +140,15 @@ class Command:
     cwd_bytes: bytes | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.argv, (str, bytes)) or not isinstance(self.argv, Iterable):
-            raise CommandError(
-                f"argv is a list of arguments, not {type(self.argv).__name__}",
-                hint='use ["ls", "-l"], or shell("ls -l") for a shell',
-            )
-        argv = tuple(text_bytes(arg, f"argv[{i}]") for i, arg in enumerate(self.argv))
-        if not argv or not argv[0]:
-            raise CommandError("argv needs at least the name of a program")
-        env = tuple(
-            (env_name(name), text_bytes(value, f"the value of variable {name!r}"))
-            for name, value in self.env.items()
-        )
+        # What most commands have not is not looked at: one is made for every command that runs.
+        argv = _argv_bytes(self.argv)
+        env = _env_bytes(self.env)
         cwd = None if self.cwd is None else text_bytes(self.cwd, "cwd")
-        if not isinstance(self.stdin, (bytes, str, AsyncIterable, NoneType)):
-            raise CommandError(
-                f"stdin is bytes, text or an async iterable, not {type(self.stdin).__name__}",
-                hint="wrap a file or another plain iterable of bytes in feed()",
-            )
-        if isinstance(self.stdin, str) and not _is_utf8(self.stdin):
-            raise CommandError("stdin can't be encoded as UTF-8", hint="give it as bytes")
+        if self.stdin is not None:
+            _check_stdin(self.stdin)
         if self.fallback is not None:
             text_bytes(self.fallback, "fallback")
-        if not isinstance(self.terminal, (TerminalSize, NoneType)):
+        if self.terminal is not None and not isinstance(self.terminal, TerminalSize):
             raise CommandError(f"terminal is a TerminalSize, not {type(self.terminal).__name__}")
         if self.timeout is not None:
             _check_seconds(self.timeout, "timeout")
@@ -169,6 +161,38 @@ class Command:
         object.__setattr__(self, "argv_bytes", argv)
         object.__setattr__(self, "env_bytes", env)
         object.__setattr__(self, "cwd_bytes", cwd)
+
+
+def _argv_bytes(argv: Sequence[str | bytes | os.PathLike[str]]) -> tuple[bytes, ...]:
+    is_usual = isinstance(argv, (list, tuple))
+    if not is_usual and (isinstance(argv, (str, bytes)) or not isinstance(argv, Iterable)):
+        raise CommandError(
+            f"argv is a list of arguments, not {type(argv).__name__}",
+            hint='use ["ls", "-l"], or shell("ls -l") for a shell',
+        )
+    encoded = tuple([text_bytes(arg, "argv", place) for place, arg in enumerate(argv)])
+    if not encoded or not encoded[0]:
+        raise CommandError("argv needs at least the name of a program")
+    return encoded
+
+
+def _env_bytes(env: Mapping[str, str | bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple(
+        [
+            (env_name(name), text_bytes(value, f"the value of variable {name!r}"))
+            for name, value in env.items()
+        ]
+    )
+
+
+def _check_stdin(stdin: object) -> None:
+    if not isinstance(stdin, (bytes, str, AsyncIterable)):
+        raise CommandError(
+            f"stdin is bytes, text or an async iterable, not {type(stdin).__name__}",
+            hint="wrap a file or another plain iterable of bytes in feed()",
+        )
+    if isinstance(stdin, str) and not _is_utf8(stdin):
+        raise CommandError("stdin can't be encoded as UTF-8", hint="give it as bytes")
 
 
 def env_name(name: str | bytes) -> bytes:

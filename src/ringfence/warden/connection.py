@@ -58,6 +58,10 @@ class Channel:
         self.waits = 0
         self.waiters: set[anyio.Event] = set()
 
+    def has_news(self) -> bool:
+        """Whether there is output to take, or it has ended."""
+        return self.end is not None or bool(self.chunks)
+
 
 class Connection:
     """The frames of one warden.
@@ -147,15 +151,32 @@ class Connection:
 
     async def send(self, data: bytes) -> None:
         """Send a whole frame. What a cancelled call leaves goes out before the next one."""
+        if not self.send_now(data):
+            await self.send_rest()
+
+    def send_now(self, data: bytes) -> bool:
+        """Send a frame without waiting; if that can't be done, `send_rest` must be awaited."""
         self.check()
-        self._unsent += data
         if self._sending:  # whoever is at it sends this too
-            return
+            self._unsent += data
+            return True
+        if self._unsent:
+            data = bytes(self._unsent + data)
+            self._unsent.clear()
+        try:
+            sent = self._stream.send_now(data)
+        except OSError:  # the next attempt meets it too, and has the time to ask why
+            sent = 0
+        if sent == len(data):
+            return True
+        self._unsent += data[sent:]
+        return False
+
+    async def send_rest(self) -> None:
+        """Send what `send_now` has left."""
         self._sending = True
         try:
-            del self._unsent[: self._stream.send_now(self._unsent)]
-            if self._unsent:
-                await self._flush()
+            await self._flush()
         except OSError:
             words = self._last_words()
             await self._stream.explain()
@@ -201,11 +222,20 @@ class Connection:
                 self.check()
                 if self._reading:
                     await self._follow(channel)
-                else:
-                    await self._lead()
+                    continue
+                self._reading = True
+                try:
+                    data = await self._stream.receive()
+                    if not data:
+                        await self._stream.explain()
+                except ProtocolError as error:
+                    raise self.lose(error) from None
+                finally:
+                    self._reading = False
+                self._take_all(data)
         finally:
             channel.waits -= 1
-            if not self._reading:
+            if self._waiting and not self._reading:
                 self._hand_over()
 
     async def _follow(self, channel: Channel) -> None:
@@ -218,22 +248,15 @@ class Connection:
             del self._waiting[event]
             channel.waiters.discard(event)
 
-    async def _lead(self) -> None:
-        self._reading = True
+    def _take_all(self, data: bytes) -> None:
+        """Take what has arrived; nothing is the end of the stream."""
+        if not data:
+            raise self.lose(SandboxLostError("it has ended", cause="died"))
         try:
-            data = await self._stream.receive()
-            if not data:
-                await self._stream.explain()
-                raise self.lose(SandboxLostError("it has ended", cause="died"))
-            self._feed(data)
+            for kind, channel_id, payload in self._decoder.feed(data):
+                self._take(kind, channel_id, payload)
         except ProtocolError as error:
             raise self.lose(error) from None
-        finally:
-            self._reading = False
-
-    def _feed(self, data: bytes) -> None:
-        for kind, channel_id, payload in self._decoder.feed(data):
-            self._take(kind, channel_id, payload)
 
     def _hand_over(self) -> None:
         for event in self._waiting:
@@ -312,10 +335,7 @@ class Connection:
 
     def take_early(self, data: bytes) -> bool:
         """Take what was received before there was a connection, and return if it was the hello."""
-        try:
-            self._feed(data)
-        except ProtocolError as error:
-            raise self.lose(error) from None
+        self._take_all(data)
         return self.hello is not None
 
     async def greet(self) -> Hello:

@@ -67,6 +67,7 @@ STATUS = 4
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 
 _HEADER = struct.Struct("<IIBBH")
+_HEAD = _HEADER.size
 _START = struct.Struct("<IIQIIQQQIIII")
 _HELLO = struct.Struct("<IIII16s")
 _EXIT = struct.Struct("<BBBBiQQQQQ")
@@ -259,40 +260,62 @@ class Decoder:
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameType, int, bytes]]:
         """Add what arrived; return type, channel and payload of each frame that is complete."""
+        at, size = 0, len(data)
+        if self._part:
+            at = self._lengthen(data)
+            if (whole := self._whole()) is not None:
+                yield whole
+        while size - at >= _HEAD:
+            length, channel, kind, flags, zero = _HEADER.unpack_from(data, at)
+            least, most, known = _SIZES.get(kind, _UNKNOWN)
+            if not least <= length <= most or flags or zero:
+                raise _malformed(kind, length)
+            end = at + _HEAD + length
+            if end > size:
+                break
+            yield known, channel, data[at + _HEAD : end]
+            at = end
+        if at < size:
+            self._part += data[at:]
+
+    def _lengthen(self, data: bytes) -> int:
+        """Add to the part what its frame lacks, and return how much that was.
+
+        Only that: whole frames are not copied twice.
+        """
         part, at = self._part, 0
-        while at < len(data):
-            if not part and (found := _first(data, at)):
-                known, channel, end = found
-                payload = data[at + _HEADER.size : end]
-                at = end
-                yield known, channel, payload
-                continue
-            # Only what this frame lacks: whole ones are not copied twice.
-            lacking = _HEADER.size if len(part) < _HEADER.size else _told(part, 0)[2]
-            piece = data[at : at + lacking - len(part)]
-            part += piece
-            at += len(piece)
-            if found := _first(part, 0):
-                payload = bytes(memoryview(part)[_HEADER.size :])
-                part.clear()
-                yield found[0], found[1], payload
+        if len(part) < _HEAD:
+            at = min(_HEAD - len(part), len(data))
+            part += data[:at]
+        if len(part) >= _HEAD:
+            more = min(self._told()[2] - len(part), len(data) - at)
+            part += data[at : at + more]
+            at += more
+        return at
+
+    def _whole(self) -> tuple[FrameType, int, bytes] | None:
+        """Return the frame of which there was a part, once it is complete."""
+        part = self._part
+        if len(part) < _HEAD:
+            return None
+        known, channel, size = self._told()
+        if len(part) < size:
+            return None
+        payload = bytes(memoryview(part)[_HEAD:])
+        part.clear()
+        return known, channel, payload
+
+    def _told(self) -> tuple[FrameType, int, int]:
+        """Return type, channel and size of the frame of which there is the header."""
+        length, channel, kind, flags, zero = _HEADER.unpack_from(self._part)
+        least, most, known = _SIZES.get(kind, _UNKNOWN)
+        if not least <= length <= most or flags or zero:
+            raise _malformed(kind, length)
+        return known, channel, _HEAD + length
 
 
-def _first(data: bytes | bytearray, at: int) -> tuple[FrameType, int, int] | None:
-    """Return type, channel and end of the frame that begins there, if it is complete."""
-    if len(data) - at < _HEADER.size:
-        return None
-    found = _told(data, at)
-    return found if found[2] <= len(data) else None
-
-
-def _told(data: bytes | bytearray, at: int) -> tuple[FrameType, int, int]:
-    """Return type, channel and end of the frame of which there is the header."""
-    length, channel, kind, flags, zero = _HEADER.unpack_from(data, at)
-    least, most, known = _SIZES.get(kind, _UNKNOWN)
-    if not least <= length <= most or flags or zero:
-        raise ProtocolError(f"a frame of type {kind:#x} with {length} bytes")
-    return known, channel, at + _HEADER.size + length
+def _malformed(kind: int, length: int) -> ProtocolError:
+    return ProtocolError(f"a frame of type {kind:#x} with {length} bytes")
 
 
 def frame(kind: FrameType, channel: int, payload: bytes = b"") -> bytes:

@@ -47,6 +47,7 @@ from ..models import (
     FileKind,
     Limits,
     SandboxSpec,
+    Stream,
     TerminalSize,
     Usage,
 )
@@ -201,7 +202,9 @@ class WardenSandbox(Sandbox):
         return self.connection
 
     async def _start(self, launch: Launch) -> Process:
-        connection = await self._connected()
+        connection = self.connection
+        if self._closed or connection.lost is not None:
+            connection = await self._connected()
         command = launch.command
         flags = _KILL_LEFTOVERS if command.leftovers == "kill" else 0
         if launch.stdin_open:
@@ -213,10 +216,9 @@ class WardenSandbox(Sandbox):
         if terminal is not None:
             _check_terminals(connection, self.backend)
             flags |= _TERMINAL
+        oom_kills = self.host.oom_kills
+        oom_before = oom_kills() if oom_kills else 0
         channel = connection.open_channel(window, STDIN_WINDOW - len(launch.stdin))
-        process = WardenProcess(self, connection, channel, launch, window)
-        if launch.timeout is not None and self.keeps_deadlines:
-            connection.watch(channel, launch.timeout + launch.kill_grace + HOST_SLACK)
         start = start_frame(
             channel.id,
             command.argv_bytes,
@@ -235,8 +237,15 @@ class WardenSandbox(Sandbox):
         if len(start) > MAX_START or strings > MAX_STRINGS:
             connection.forget(channel)
             raise _too_long(command)
+        sent_now = connection.send_now(start)
+        # What else there is to do can be done while the command begins.
+        process = WardenProcess(self, connection, channel, launch, window, oom_before)
+        if launch.timeout is not None and self.keeps_deadlines:
+            connection.watch(channel, launch.timeout + launch.kill_grace + HOST_SLACK)
+        if sent_now:
+            return process
         try:
-            await connection.send(start)
+            await connection.send_rest()
         except BaseException:  # cancelled: it may be half on its way, and must not run on
             with anyio.CancelScope(shield=True, deadline=anyio.current_time() + HOST_SLACK):
                 await process.kill()
@@ -244,11 +253,11 @@ class WardenSandbox(Sandbox):
         return process
 
     def _environment(self, command: Command) -> list[bytes]:
+        if not command.env_bytes and command.terminal is None:
+            return self._env
         own = dict(command.env_bytes)
         if command.terminal is not None:
             own = {b"TERM": _TERM, **own}
-        if not own:
-            return self._env
         return [name + b"=" + value for name, value in {**self.host.env, **own}.items()]
 
     async def _ping(self) -> None:
@@ -448,7 +457,7 @@ class _Operating:
         wrote = False
         taken = 0  # since the last credit
         while channel.end is None or channel.chunks:
-            await connection.wait(channel, lambda: bool(channel.chunks) or channel.end is not None)
+            await connection.wait(channel, channel.has_news)
             while channel.chunks:
                 chunk = channel.chunks.popleft()
                 if chunk.stream != "stdout":
@@ -474,8 +483,35 @@ class _Operating:
             raise_file_error(end.value, paths[-1 if wrote else 0], self._sandbox.backend)
 
 
+class _Credit:
+    """How much more of each stream the warden may send, as output is consumed."""
+
+    def __init__(self, window: int, cap: int | None) -> None:
+        self._window = window
+        self._cap = cap
+        self._taken = {"stdout": 0, "stderr": 0}
+        self._granted = {"stdout": window, "stderr": window}
+
+    def due(self, stream: Stream, taken: int) -> int:
+        """Return what to grant now that so many more bytes were taken: half of the window or more.
+
+        A program with less of its window left than that would have to wait for us.
+        """
+        self._taken[stream] += taken
+        if self._taken[stream] * 2 < self._window:
+            return 0
+        due, self._taken[stream] = self._taken[stream], 0
+        if self._cap is not None:  # a warden that sends more than that is lying
+            due = min(due, self._cap - self._granted[stream])
+        self._granted[stream] += due
+        return due
+
+
 class WardenProcess(Process):
     """A command in a sandbox with a warden."""
+
+    _killed = False
+    _exit: Exit | None = None
 
     def __init__(
         self,
@@ -484,18 +520,17 @@ class WardenProcess(Process):
         channel: Channel,
         launch: Launch,
         window: int,
+        oom_before: int,
     ) -> None:
         self._sandbox = sandbox
         self._connection = connection
         self._channel = channel
         self._launch = launch
-        self._window = window
-        self._taken = {"stdout": 0, "stderr": 0}
-        self._granted = {"stdout": window, "stderr": window}
-        self._killed = False
+        cap = launch.output_bytes
+        # A window as large as the cap is credit for all of it from the start.
+        self._credit = None if cap is not None and cap <= window else _Credit(window, cap)
         self._stdin_closed = not launch.stdin_open
-        self._exit: Exit | None = None
-        self._oom_before = sandbox.host.oom_kills() if sandbox.host.oom_kills else 0
+        self._oom_before = oom_before
 
     @property
     def ended(self) -> bool:
@@ -510,24 +545,27 @@ class WardenProcess(Process):
         channel = self._channel
         if not channel.chunks:
             if channel.end is None:
-                await self._more()
+                try:
+                    await self._connection.wait(channel, channel.has_news)
+                except SandboxLostError as error:
+                    self._learn_of_loss(error)
             if not channel.chunks:
                 return None
         chunk = channel.chunks.popleft()
-        await self._give_credit(chunk)
+        if self._credit is not None and channel.end is None:
+            if due := self._credit.due(chunk.stream, len(chunk.data)):
+                channel.credit[chunk.stream] += due
+                out, err = (due, 0) if chunk.stream == "stdout" else (0, due)
+                await self._connection.send(credit_frame(channel.id, out, err))
         return chunk
 
-    async def _more(self) -> None:
-        """Wait for output or the end."""
-        channel, connection = self._channel, self._connection
-        try:
-            await connection.wait(channel, lambda: bool(channel.chunks) or channel.end is not None)
-        except SandboxLostError as error:
-            if connection.silent and channel.deadline <= time.monotonic():
-                raise DeadlineError from None
-            if not self._died_of_memory(error):
-                raise
-            self._exit = Exit(128 + _SIGKILL, ExitReason.OUT_OF_MEMORY)
+    def _learn_of_loss(self, error: SandboxLostError) -> None:
+        """Take the loss of the sandbox as the command's own end where it is, or raise."""
+        if self._connection.silent and self._channel.deadline <= time.monotonic():
+            raise DeadlineError from None
+        if not self._died_of_memory(error):
+            raise error
+        self._exit = Exit(128 + _SIGKILL, ExitReason.OUT_OF_MEMORY)
 
     def _died_of_memory(self, error: SandboxLostError) -> bool:
         """Whether the memory limit has ended all of the sandbox at once, this command with it.
@@ -539,31 +577,13 @@ class WardenProcess(Process):
         counted = counter is None or counter() > self._oom_before
         return error.cause == _OUT_OF_MEMORY and counted and not self._killed
 
-    async def _give_credit(self, chunk: Chunk) -> None:
-        """Let the program write on, once half of its window has been consumed."""
-        cap = self._launch.output_bytes
-        if cap is not None and cap <= self._window:
-            return  # it had credit for all of it from the start
-        self._taken[chunk.stream] += len(chunk.data)
-        taken = self._taken[chunk.stream]
-        if taken * 2 < self._window or self._channel.end is not None:
-            return
-        self._taken[chunk.stream] = 0
-        if cap is not None:  # a warden that sends more than that is lying
-            taken = min(taken, cap - self._granted[chunk.stream])
-            if not taken:
-                return
-        self._granted[chunk.stream] += taken
-        self._channel.credit[chunk.stream] += taken
-        out, err = (taken, 0) if chunk.stream == "stdout" else (0, taken)
-        await self._connection.send(credit_frame(self._channel.id, out, err))
-
     async def wait(self) -> Exit:
-        while await self.receive() is not None:
-            pass
+        channel = self._channel
+        while channel.chunks or not self.ended:
+            await self.receive()
         if self._exit is None:
-            assert self._channel.end is not None
-            self._exit = await self._understand(self._channel.end)
+            assert channel.end is not None
+            self._exit = await self._understand(channel.end)
         return self._exit
 
     async def kill(self, signal: int | None = None) -> None:
@@ -593,6 +613,8 @@ class WardenProcess(Process):
     async def _understand(self, end: ExitFrame) -> Exit:
         usage = Usage(end.cpu_us / 1e6, end.max_rss_kb * 1024)
         totals = end.stdout_total, end.stderr_total
+        if end.outcome is Outcome.EXITED and not (end.kill_incomplete or end.timed_out):
+            return Exit(end.value, ExitReason.EXITED, *totals, usage)
         if end.kill_incomplete:
             await self._sandbox._destroy("a command's processes could not all be killed")
         if end.outcome is Outcome.NOT_STARTED:
@@ -602,7 +624,7 @@ class WardenProcess(Process):
         if end.outcome is Outcome.UNKNOWN:
             await self._sandbox._destroy("how a command ended could not be told")
             self._connection.check()
-        if end.outcome is Outcome.EXITED:
+        if end.outcome is Outcome.EXITED:  # and not all of its tree could be killed
             return Exit(end.value, ExitReason.EXITED, *totals, usage)
         reason = ExitReason.SIGNALED
         ours = self._killed or end.value != _SIGKILL
