@@ -140,5 +140,5 @@ def bare_side(bwrap: OneShots) -> Side:
 async def spare_ready(backend: BubblewrapBackend) -> None:
     """Wait until a spare is up, which nothing public tells."""
     with anyio.fail_after(_SPARE_SECONDS):
-        while not any(boot.is_fresh(_SPARE_SECONDS * 1e3) for boot in backend._spares):
+        while backend._spares is None or not backend._spares.is_ready:
             await anyio.sleep(0.002)

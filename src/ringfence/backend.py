@@ -53,6 +53,7 @@ from .models import (
     Result,
     SandboxSpec,
     new_sandbox_id,
+    without_leftovers,
 )
 from .process import FIRST_STDIN_BYTES, Launch, Process
 
@@ -614,7 +615,7 @@ def as_command(
 def one_shot_command(command: Command | str, args: Sequence[str], timeout: float | None) -> Command:
     """Return a `Command` that leaves nothing running, from either form that `execute` takes."""
     if isinstance(command, Command):
-        return replace(as_command(command, args, timeout), leftovers="kill")
+        return without_leftovers(as_command(command, args, timeout))
     return as_command(command, args, timeout, leftovers="kill")
 
 

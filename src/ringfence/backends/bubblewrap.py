@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -53,20 +52,17 @@ from ..models import (
     SandboxSpec,
     new_sandbox_id,
 )
-from ..warden.boot import Boot, Order, drain, submit
+from ..warden.boot import Boot, Order, drain
 from ..warden.connection import Connection
 from ..warden.frames import Feature
 from ..warden.sandbox import Host, WardenSandbox
-from ..warden.stream import asyncio_loop
+from ._bubblewrap_spares import Spares
 from ._jail import JAIL_UID, Jail, find_jail, jail_argv
 
 __all__ = ("BubblewrapBackend",)
 
 _MIB = 1 << 20
 _LEAST_PIDS = 8
-_SPARE_MAX_AGE = 1800.0
-_SPARE_START_TIMEOUT = 2.0
-_REFILL_DELAY = 0.005  # a spare is made after the command that took one has begun
 
 DEFAULT_LIMITS = Limits(
     memory_bytes=512 * _MIB,
@@ -101,7 +97,7 @@ class BubblewrapBackend(Backend):
         self._no_cgroups = ""
         self._capabilities: Capabilities | None = None  # once opened: asked for by every sandbox
         self._plain: tuple[SandboxSpec, Limits] | None = None  # what a one-shot without a spec gets
-        self._spares: deque[Boot] = deque()
+        self._spares: Spares | None = None
         self._closed = False
 
     @property
@@ -148,8 +144,8 @@ class BubblewrapBackend(Backend):
                 hint=_what_blocks(),
             ) from error
         await sandbox.aclose()
-        for _ in range(self._config.spares):
-            submit(self._make_spare)
+        self._spares = Spares(self._start_spare, self._adopt_spare)
+        self._spares.fill(self._config.spares)
 
     def _prepare(self) -> None:
         inventory.reap()
@@ -172,16 +168,19 @@ class BubblewrapBackend(Backend):
             )
         boot = Boot(self._order(spec, limits, sandbox_id))
         connection = await boot.connect(limits.start_timeout or 10.0)
-        return await self._checked(boot, connection, spec, limits)
+        try:
+            return self._checked(boot, connection, spec, limits)
+        except CreateError:
+            await boot.aclose()
+            raise
 
-    async def _checked(
+    def _checked(
         self, boot: Boot, connection: Connection, spec: SandboxSpec, limits: Limits
     ) -> WardenSandbox:
         """Make a sandbox of a boot, if it has the protection that it must have."""
         hello = connection.hello
         wanted = Feature.INIT | Feature.SECCOMP | Feature.NO_NEW_PRIVS
         if hello is None or hello.features & wanted != wanted or hello.uid != JAIL_UID:
-            await boot.aclose()
             raise CreateError("the sandbox came up without its protection", backend=self.name)
         return WardenSandbox(
             connection,
@@ -230,55 +229,28 @@ class BubblewrapBackend(Backend):
             pids=limits.pids if "pids" in usable else None,
         )
 
-    # Spares: sandboxes that are up before they are asked for, each for one command.
+    # Spares: sandboxes that are up before they are asked for.
 
-    def _make_spare(self) -> None:
-        """In the spawner's thread: add a spare, unless the backend has been closed meanwhile."""
-        if self._closed or self._jail is None:
-            return
+    def _start_spare(self) -> Boot:
+        """In the spawner's thread."""
         wanted, limits = self._resolve(None)
-        boot = Boot(self._order(wanted, limits, new_sandbox_id()))
-        self._spares.append(boot)
-        submit(partial(boot.await_hello, _SPARE_START_TIMEOUT))
+        return Boot(self._order(wanted, limits, new_sandbox_id()))
 
-    def _refill(self) -> None:
-        """Have a spare made, a moment later: now it would take the processor from the command."""
-        loop = asyncio_loop()
-        if loop is None:
-            submit(self._make_spare)
-        else:
-            loop.call_later(_REFILL_DELAY, submit, self._make_spare)
-
-    async def _one_shot(self, spec: SandboxSpec | None) -> Sandbox:
-        if spec is not None and spec != SandboxSpec():
-            return await self.create(spec)
-        boot = self._take_spare()
-        if boot is None or self._plain is None:
-            return await self.create(spec)
+    def _adopt_spare(self, boot: Boot, connection: Connection) -> WardenSandbox:
+        assert self._plain is not None
         wanted, limits = self._plain
-        connection = await boot.connect(limits.start_timeout or 10.0)
-        sandbox = await self._checked(boot, connection, wanted, limits)
+        sandbox = self._checked(boot, connection, wanted, limits)
         sandbox.set_lifetime(limits.max_age or BASE_LIMITS.max_age or 3600.0)
         return sandbox
+
+    async def _one_shot(self, spec: SandboxSpec | None) -> Sandbox:
+        if self._spares is None or (spec is not None and spec != SandboxSpec()):
+            return await self.create(spec)
+        return self._spares.take() or await self.create(spec)
 
     async def _end_one_shot(self, sandbox: Sandbox) -> None:
         assert isinstance(sandbox, WardenSandbox)
         await sandbox.dismiss()  # its command's tree has been killed: the jail is empty
-
-    def _take_spare(self) -> Boot | None:
-        """Return a spare that is up, and see to it that there will be another."""
-        if self._closed:
-            return None
-        for boot in list(self._spares):
-            fresh = boot.is_fresh(_SPARE_MAX_AGE)
-            if not fresh and not boot.is_dead(_SPARE_MAX_AGE):
-                continue
-            self._spares.remove(boot)
-            self._refill()
-            if fresh:
-                return boot
-            boot.abandon()
-        return None
 
     async def reap(self) -> int:
         return await anyio.to_thread.run_sync(inventory.reap)
@@ -286,9 +258,11 @@ class BubblewrapBackend(Backend):
     async def aclose(self) -> None:
         self._closed = True
         with anyio.CancelScope(shield=True):
-            await drain()  # a spare that is being made now is there after this
-            while self._spares:
-                self._spares.popleft().abandon()
+            if self._spares is not None:
+                self._spares.stop()
+                await drain()  # a spare that is being made now is there after this
+                self._spares.abandon()
+                self._spares = None
             await drain()
 
 

@@ -6,7 +6,7 @@ They hold no connection and do no I/O. Bad input is refused when a value is made
 
 from __future__ import annotations
 
-from .commands import DEFAULT_TIMEOUT, Command, TerminalSize, shell
+from .commands import DEFAULT_TIMEOUT, Command, TerminalSize, shell, without_leftovers
 from .files import FileInfo, FileKind, Listing
 from .limits import DEFAULT_OUTPUT_BYTES, MAX_TIMEOUT, Enforced, Enforcement, Limits
 from .results import (
@@ -59,4 +59,5 @@ __all__ = (
     "Usage",
     "new_sandbox_id",
     "shell",
+    "without_leftovers",
 )

@@ -18,6 +18,7 @@ __all__ = (
     "env_name",
     "shell",
     "text_bytes",
+    "without_leftovers",
 )
 
 DEFAULT_TIMEOUT = 30.0
@@ -161,6 +162,13 @@ class Command:
         object.__setattr__(self, "argv_bytes", argv)
         object.__setattr__(self, "env_bytes", env)
         object.__setattr__(self, "cwd_bytes", cwd)
+
+
+def without_leftovers(command: Command) -> Command:
+    """Return the same command with its left-overs killed; what was checked once is as good."""
+    changed = object.__new__(type(command))
+    vars(changed).update(vars(command), leftovers="kill")
+    return changed
 
 
 def _argv_bytes(argv: Sequence[str | bytes | os.PathLike[str]]) -> tuple[bytes, ...]:

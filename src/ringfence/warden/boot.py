@@ -11,6 +11,7 @@ The outer process exits after it, so its end is the proof. What does not end in 
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
@@ -34,7 +35,7 @@ from ..cgroups import Group
 from ..errors import CreateError, CreateTimeoutError, SandboxError, SandboxLostError
 from ..host_files import remove_tree
 from .connection import Connection
-from .stream import SocketStream
+from .stream import SocketStream, asyncio_loop
 
 __all__ = ("Boot", "Order", "Resources", "drain", "submit")
 
@@ -170,6 +171,7 @@ class Boot:
         self._is_up = False
         self._mounts: int | None = None
         self._connection: Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._uid: int | None = None
         self._recorded = False
         self._error: SandboxError | None = None
@@ -270,11 +272,11 @@ class Boot:
             CreateError: It could not be started; the text is what it said on stderr.
             CreateTimeoutError: It did not say hello in time.
         """
+        self._loop = asyncio_loop()
         connection = self._connection = Connection(SocketStream(self._socket), self._lost)
         try:
-            if not (self._early and connection.take_early(self._early)):
-                with anyio.fail_after(timeout):
-                    await connection.greet()
+            with anyio.fail_after(timeout):
+                await connection.greet()
         except TimeoutError:
             await self._fail()
             raise CreateTimeoutError(
@@ -285,10 +287,26 @@ class Boot:
         except BaseException:
             self.abandon()
             raise
+        self._has_come_up()
+        return connection
+
+    def _has_come_up(self) -> None:
         self._close_stderr()
         self._find_inner()
         if self.group is not None:
             self._oom_at_start = self.group.oom_kills()
+
+    def connect_now(self, loop: asyncio.AbstractEventLoop | None) -> Connection:
+        """Return the connection of one that is fresh, or raise a `SandboxError`.
+
+        Args:
+            loop: The event loop, if it is asyncio's.
+        """
+        self._loop = loop
+        stream = SocketStream(self._socket, loop)
+        connection = self._connection = Connection(stream, self._lost, loop)
+        if not connection.take_early(self._early):
+            raise CreateError("its hello came in pieces", backend=self.order.backend)
         return connection
 
     def await_hello(self, timeout: float) -> None:
@@ -304,6 +322,7 @@ class Boot:
                 self._mounts = os.open(f"/proc/{self._inner_pid}/ns/mnt", os.O_RDONLY)
         with contextlib.suppress(OSError):  # closed meanwhile, or the warden has died already
             self._early = self._socket.recv(4096)
+            self._has_come_up()
             self._is_up = True
 
     def _find_inner(self) -> None:
@@ -402,9 +421,19 @@ class Boot:
             self.kill()
 
     def dismiss(self) -> None:
-        """Kill it now and free it in the background: for one in which only the warden is left."""
-        if self._inner is not None:
-            _kill(self._inner)
+        """End it in the background, at once: for one in which only the warden is left.
+
+        On asyncio it is begun in the loop's next turn, before which its caller goes on.
+        """
+        if self._loop is None:
+            self._kill_and_abandon()
+        else:
+            self._loop.call_soon(self._kill_and_abandon)
+
+    def _kill_and_abandon(self) -> None:
+        with self._lock:
+            if self._inner is not None:
+                _kill(self._inner)
         self.abandon()
 
     def abandon(self) -> None:

@@ -70,10 +70,14 @@ class Connection:
         stream: The byte stream; it belongs to the connection from now on.
         on_lost: Called once, at once, when the other side can't be trusted any more: it must
             kill the sandbox and return the error that everybody waiting gets.
+        loop: asyncio's event loop, for who makes one outside of a task.
     """
 
     def __init__(
-        self, stream: ByteStream, on_lost: Callable[[SandboxLostError], SandboxLostError]
+        self,
+        stream: ByteStream,
+        on_lost: Callable[[SandboxLostError], SandboxLostError],
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._stream = stream
         self._on_lost = on_lost
@@ -84,7 +88,7 @@ class Connection:
         self._waiting: dict[anyio.Event, None] = {}  # in the order of arrival
         self._unsent = bytearray()
         self._sending = False
-        self._loop = asyncio_loop()
+        self._loop = loop or asyncio_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._pinging = Channel(0, 0, 0)
         self._pings = self._ponged = 0

@@ -63,12 +63,17 @@ class ByteStream(ABC):
 
 
 class SocketStream(ByteStream):
-    """One end of a socket pair."""
+    """One end of a socket pair.
 
-    def __init__(self, sock: socket.socket) -> None:
+    Args:
+        sock: It belongs to the stream from now on.
+        loop: asyncio's event loop, for who makes one outside of a task.
+    """
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop | None = None) -> None:
         sock.setblocking(False)
         self.socket = sock
-        self._loop = asyncio_loop()
+        self._loop = loop or asyncio_loop()
         self._registered = False
         self._idle_calls = 0
         self._reader: _Turn | None = None
