@@ -7,8 +7,8 @@ import os
 import time
 import warnings
 import weakref
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import anyio
@@ -109,36 +109,34 @@ class WasmSandbox(SandboxOnHost):
 
     def _run(self, launch: Launch, guest: Guest) -> Exit:
         """Run a command; on its own thread."""
+        command = launch.command
+        world = self._world._replace(argv=command.argv_bytes)
+        if command.env_bytes:
+            env = {**dict(world.env), **dict(command.env_bytes)}
+            world = world._replace(env=tuple(env.items()))
+        if self._place.root is None:
+            return self._program.run(guest, world)
+        with self._dirs(launch, self._place.root) as dirs:
+            return self._program.run(guest, world._replace(dirs=(*dirs, *world.dirs)))
+
+    @contextmanager
+    def _dirs(self, launch: Launch, root: str) -> Iterator[list[tuple[str, str, bool]]]:
+        """Hold the directories that a command sees; relative paths begin at its cwd."""
         with ExitStack() as stack:
+            cwd = command_cwd(launch.command, self.workspace)
             try:
-                dirs = self._dirs(launch, stack)
+                here = stack.enter_context(host_files.held_directory(root, cwd))
             except WorkspaceError as error:
                 error.backend = self.backend
                 raise
-            env = {**dict(self._world.env), **dict(launch.command.env_bytes)}
-            world = replace(
-                self._world,
-                argv=launch.command.argv_bytes,
-                env=tuple(env.items()),
-                dirs=(*dirs, *self._world.dirs),
-            )
-            return self._program.run(guest, world)
-
-    def _dirs(self, launch: Launch, stack: ExitStack) -> list[tuple[str, str, bool]]:
-        """Return the directories that a command sees; relative paths begin at its cwd."""
-        place = self._place
-        cwd = command_cwd(launch.command, self.workspace)
-        if place.root is None:
-            return []
-        dirs = list(place.dirs())
-        here = stack.enter_context(host_files.held_directory(place.root, cwd))
-        return [(here, *dirs[0][1:]), *dirs[1:]]
+            first, *rest = self._place.dirs()
+            yield [(here, *first[1:]), *rest]
 
     def resident(self, argv: tuple[bytes, ...], entry: Entry | None) -> Resident:
         """Start an interpreter that waits for its turns and sees this sandbox's files."""
         self._require_open()
         dirs = (*self._place.dirs(), *self._world.dirs)
-        return Resident(self._program, replace(self._world, argv=argv, dirs=dirs), entry)
+        return Resident(self._program, self._world._replace(argv=argv, dirs=dirs), entry)
 
     async def _destroy(self, cause: str) -> None:
         self._set_cause(cause)

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ..warden.stream import Turn
+
 __all__ = ("STACK_BYTES", "Signal", "alarms", "submit")
 
 STACK_BYTES = 16 * 1024 * 1024
@@ -152,8 +154,8 @@ class Signal:
     async def _wait_asyncio(
         self, loop: asyncio.AbstractEventLoop, is_ready: Callable[[], bool]
     ) -> None:
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._wakes.append(lambda: loop.call_soon_threadsafe(_resolve, waiter))
+        waiter = Turn(loop=loop)
+        self._wakes.append(lambda: loop.call_soon_threadsafe(waiter.begin))
         if not is_ready():  # asked again: a signal in between had nobody to wake
             await waiter
 
@@ -164,11 +166,6 @@ class Signal:
         self._wakes.append(lambda: token.run_sync_soon(event.set))
         if not is_ready():
             await event.wait()
-
-
-def _resolve(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 _stack_lock = threading.Lock()

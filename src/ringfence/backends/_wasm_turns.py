@@ -14,7 +14,7 @@ from __future__ import annotations
 import marshal
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import SandboxError
@@ -137,7 +137,7 @@ class Spares:
     def fill(self) -> None:
         """Start as many as are missing."""
         while len(self._waiting) < self.count and not self._closed:
-            world = replace(self.world, argv=DRIVER_ARGV)
+            world = self.world._replace(argv=DRIVER_ARGV)
             self._waiting.append(Resident(self.program, world))
 
     def start(self, launch: Launch) -> WasmProcess | None:

@@ -24,7 +24,6 @@ for a FIFO that lies in a given directory, holds its thread until that ends.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -210,7 +209,7 @@ class WasmBackend(Backend):
         spares = None
         if self._has_spares and count:
             world = self._world(spec, limits, place)
-            world = replace(world, dirs=(*place.dirs(), *world.dirs))
+            world = world._replace(dirs=(*place.dirs(), *world.dirs))
             spares = Spares(program, world, count)
             spares.fill()
         return self._sandbox(place, spec, limits, sandbox_id, spares)

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-__all__ = ("ByteStream", "SocketStream", "asyncio_loop")
+__all__ = ("ByteStream", "SocketStream", "Turn", "asyncio_loop")
 
 _RECEIVE_BYTES = 256 << 10
 
@@ -76,7 +76,7 @@ class SocketStream(ByteStream):
         self._loop = loop or asyncio_loop()
         self._registered = False
         self._idle_calls = 0
-        self._reader: _Turn | None = None
+        self._reader: Turn | None = None
         self._writer: asyncio.Future[None] | None = None
 
     async def receive(self) -> bytes:
@@ -121,7 +121,7 @@ class SocketStream(ByteStream):
 
     # On asyncio a wait costs a third of what anyio's own does, and every command comes by here.
 
-    def _expect(self, loop: asyncio.AbstractEventLoop) -> _Turn:
+    def _expect(self, loop: asyncio.AbstractEventLoop) -> Turn:
         """Return what is done when there is something to read."""
         if not self._registered:
             # An earlier socket with this number may have been closed by another thread.
@@ -129,7 +129,7 @@ class SocketStream(ByteStream):
             loop.add_reader(self.socket.fileno(), self._on_readable)
             self._registered = True
         self._idle_calls = 0
-        self._reader = waiter = _Turn(loop=loop)
+        self._reader = waiter = Turn(loop=loop)
         return waiter
 
     def _on_readable(self) -> None:
@@ -173,7 +173,7 @@ class SocketStream(ByteStream):
         self.socket.close()
 
 
-class _Turn(asyncio.Future[None]):
+class Turn(asyncio.Future[None]):
     """A future whose one waiter can be let go on at once, and not with the loop's next turn.
 
     Every command comes by here, and a turn is a third of what the loop costs it.
@@ -188,6 +188,8 @@ class _Turn(asyncio.Future[None]):
 
     def begin(self) -> None:
         """Let the waiter go on now: for what the loop calls, where no task runs."""
+        if self.done():  # cancelled, or begun already
+            return
         super().set_result(None)
         if self._waiter is not None:
             go_on, context = self._waiter
