@@ -49,7 +49,8 @@ async def _with_spare(settings: Settings, bwrap: OneShots) -> list[Line]:
             what,
             taken,
             limit=0.25,
-            note="the spare is waited for between two goes; the time includes closing it",
+            note="the spare is waited for between two goes; the empty sandbox is killed before the "
+            "end, and cleared away after it",
         ),
         compare(
             what,

@@ -421,20 +421,13 @@ class Boot:
             self.kill()
 
     def dismiss(self) -> None:
-        """End it in the background, at once: for one in which only the warden is left.
-
-        On asyncio it is begun in the loop's next turn, before which its caller goes on.
-        """
+        """Kill it now and free it in the background: for one in which only the warden is left."""
+        if self._inner is not None:
+            _kill(self._inner)
         if self._loop is None:
-            self._kill_and_abandon()
-        else:
-            self._loop.call_soon(self._kill_and_abandon)
-
-    def _kill_and_abandon(self) -> None:
-        with self._lock:
-            if self._inner is not None:
-                _kill(self._inner)
-        self.abandon()
+            self.abandon()
+        else:  # with the loop's next turn, before which whoever waited goes on
+            self._loop.call_soon(self.abandon)
 
     def abandon(self) -> None:
         """End it in the background."""
