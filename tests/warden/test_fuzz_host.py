@@ -30,8 +30,9 @@ from ringfence.models import (
     SandboxSpec,
     TerminalSize,
 )
-from ringfence.warden import frames
+from ringfence.warden import answers, frames
 from ringfence.warden.connection import Connection
+from ringfence.warden.decoder import Decoder
 from ringfence.warden.sandbox import Host, WardenSandbox
 from ringfence.warden.stream import ByteStream, SocketStream
 
@@ -251,7 +252,7 @@ def test_random_frames_do_not_confuse_the_decoder(capsys: pytest.CaptureFixture[
     right = [row for session in sessions() for row in session.frames]
     ends: Counter[str] = Counter()
     for _ in range(20_000):
-        decoder = frames.Decoder()
+        decoder = Decoder()
         row = damaged(rng.choices(right, k=5), rng)
         try:
             for piece in cut_anew(b"".join(row), rng):
@@ -282,7 +283,7 @@ known_frames = st.builds(
 @given(st.lists(known_frames, max_size=6), st.lists(st.integers(1, 200)))
 def test_how_a_stream_is_cut_does_not_matter(row: list[bytes], cuts: list[int]) -> None:
     whole = b"".join(row)
-    decoder, found = frames.Decoder(), []
+    decoder, found = Decoder(), []
     for size in [*cuts, len(whole)]:
         found += list(decoder.feed(whole[:size]))
         whole = whole[size:]
@@ -292,7 +293,7 @@ def test_how_a_stream_is_cut_does_not_matter(row: list[bytes], cuts: list[int]) 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_frames_or_refused(data: bytes) -> None:
     try:
-        found = list(frames.Decoder().feed(data))
+        found = list(Decoder().feed(data))
     except ProtocolError:
         return
     again = b"".join(wire.frame(kind, channel, payload) for kind, channel, payload in found)
@@ -317,8 +318,8 @@ names = st.binary(min_size=1, max_size=40).filter(lambda name: not {0, 47} & set
 @given(st.lists(names, max_size=30), st.integers(0, 40), st.randoms(use_true_random=False))
 def test_a_listing_that_comes_in_pieces(found: list[bytes], most: int, rng: random.Random) -> None:
     data = b"".join(entry(name) for name in found)
-    assert [item.name for item in frames.decode_entries(data)] == found
-    listing = frames.FirstEntries(most)
+    assert [item.name for item in answers.decode_entries(data)] == found
+    listing = answers.FirstEntries(most)
     for piece in cut_anew(data, rng):
         listing.take(piece)
     assert [item.name for item in listing.finish()] == sorted(found)[:most]
@@ -328,7 +329,7 @@ def test_a_listing_that_comes_in_pieces(found: list[bytes], most: int, rng: rand
 @given(st.binary(max_size=600))
 def test_any_listing_is_entries_or_refused(data: bytes) -> None:
     try:
-        found = list(frames.decode_entries(data))
+        found = list(answers.decode_entries(data))
     except ProtocolError:
         return
     assert all(0 < len(item.name) <= 255 for item in found)
@@ -337,16 +338,16 @@ def test_any_listing_is_entries_or_refused(data: bytes) -> None:
 @given(st.lists(st.integers(1, 255) | st.binary(max_size=50), min_size=1, max_size=20))
 def test_files_that_were_read_together(found: list[bytes | int]) -> None:
     data = b"".join(map(whole, found))
-    assert frames.decode_files(data, len(found)) == found
+    assert answers.decode_files(data, len(found)) == found
     for count in (len(found) - 1, len(found) + 1):
         with pytest.raises(ProtocolError):
-            frames.decode_files(data, count)
+            answers.decode_files(data, count)
 
 
 @given(st.binary(max_size=600), st.integers(0, 80))
 def test_any_files_are_whole_or_refused(data: bytes, count: int) -> None:
     try:
-        found = frames.decode_files(data, count)
+        found = answers.decode_files(data, count)
     except ProtocolError:
         return
     assert b"".join(map(whole, found)) == data
@@ -354,16 +355,16 @@ def test_any_files_are_whole_or_refused(data: bytes, count: int) -> None:
 
 @given(st.lists(st.integers(0, 255), max_size=20))
 def test_files_that_were_written_together(found: list[int]) -> None:
-    assert frames.decode_statuses(statuses(*found), len(found)) == found
+    assert answers.decode_statuses(statuses(*found), len(found)) == found
     for wrong in (statuses(*found, 0), statuses(*found) + b"\0"):
         with pytest.raises(ProtocolError):
-            frames.decode_statuses(wrong, len(found))
+            answers.decode_statuses(wrong, len(found))
 
 
 @given(st.binary(max_size=80), st.integers(0, 20))
 def test_any_statuses_are_errnos_or_refused(data: bytes, count: int) -> None:
     try:
-        found = frames.decode_statuses(data, count)
+        found = answers.decode_statuses(data, count)
     except ProtocolError:
         return
     assert statuses(*found) == data

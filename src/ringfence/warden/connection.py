@@ -21,7 +21,8 @@ import anyio
 from ..errors import ProtocolError, SandboxLostError, StreamBrokenError
 from ..models import Chunk, Stream
 from ..process import HOST_SLACK
-from .frames import STDIN_WINDOW, Decoder, ExitFrame, FrameType, Hello, frame
+from .decoder import Decoder
+from .frames import STDIN_WINDOW, ExitFrame, FrameType, Hello, frame
 from .stream import ByteStream, asyncio_loop
 
 __all__ = ("Channel", "Connection")

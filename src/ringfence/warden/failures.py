@@ -22,7 +22,7 @@ from ..errors import (
     UnsupportedError,
     WorkspaceError,
 )
-from .frames import NOT_A_FILE
+from .answers import NOT_A_FILE
 
 __all__ = ("file_error", "no_process", "raise_file_error", "terminal_error")
 

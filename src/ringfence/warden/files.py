@@ -18,25 +18,27 @@ from ..backend import NewFile, Sandbox
 from ..errors import ProtocolError, SandboxError, SandboxLostError, WorkspaceError
 from ..models import FileInfo, FileKind
 from ..process import HOST_SLACK
+from .answers import (
+    MODE_UNSET,
+    STATUS,
+    WHOLE_HEAD,
+    Entry,
+    FirstEntries,
+    decode_entries,
+    decode_files,
+    decode_statuses,
+    encode_file,
+)
 from .connection import Channel, Connection
 from .failures import file_error, no_process, raise_file_error
 from .frames import (
-    MODE_UNSET,
-    STATUS,
     STDIN_WINDOW,
-    WHOLE_HEAD,
-    Entry,
     Feature,
-    FirstEntries,
     FrameType,
     Operation,
     Outcome,
     StartFlag,
     credit_frame,
-    decode_entries,
-    decode_files,
-    decode_statuses,
-    encode_file,
     frame,
     kill_frame,
     start_frame,

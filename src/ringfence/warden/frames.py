@@ -7,31 +7,25 @@ length that the other side states is ever allocated in advance.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from heapq import nsmallest
 from typing import NamedTuple
 
 from ..errors import ProtocolError
 
 __all__ = (
+    "EXIT",
+    "HEADER",
+    "HELLO",
     "MAX_DATA",
     "MAX_START",
     "MAX_STRINGS",
-    "MAX_WHOLE",
-    "MODE_UNSET",
-    "NOT_A_FILE",
-    "STATUS",
     "STDIN_WINDOW",
     "TOKEN_SIZE",
     "VERSION",
-    "WHOLE_HEAD",
-    "Decoder",
-    "Entry",
     "ExitFrame",
     "Feature",
-    "FirstEntries",
     "FrameType",
     "Hello",
     "Operation",
@@ -39,10 +33,6 @@ __all__ = (
     "Stage",
     "StartFlag",
     "credit_frame",
-    "decode_entries",
-    "decode_files",
-    "decode_statuses",
-    "encode_file",
     "frame",
     "kill_frame",
     "lifetime_frame",
@@ -57,25 +47,14 @@ MAX_STRINGS = 131072
 MAX_DATA = 128 << 10
 STDIN_WINDOW = 64 << 10
 TOKEN_SIZE = 32
-MAX_NAME = 255
-MAX_STATUS = 255
-MODE_UNSET = 0xFFFFFFFF
-NOT_A_FILE = 200
-MAX_WHOLE = 512 << 10
-WHOLE_HEAD = 8
-STATUS = 4
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 
-_HEADER = struct.Struct("<IIBBH")
-_HEAD = _HEADER.size
+HEADER = struct.Struct("<IIBBH")
 _START = struct.Struct("<IIQIIQQQIIII")
-_HELLO = struct.Struct("<IIII16s")
-_EXIT = struct.Struct("<BBBBiQQQQQ")
-_ENTRY = struct.Struct("<QqII")
-_WHOLE = struct.Struct("<II")
+HELLO = struct.Struct("<IIII16s")
+EXIT = struct.Struct("<BBBBiQQQQQ")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_SIFTED = 4096  # entries that are worth the sorting
 
 
 class FrameType(IntEnum):
@@ -99,23 +78,6 @@ class FrameType(IntEnum):
     EXIT = 0x86
     PONG = 0x87
     FAULT = 0x88
-
-
-# The sizes that a payload from the warden may have.
-_SIZES: dict[int, tuple[int, int, FrameType]] = {
-    kind.value: (least, most, kind)
-    for kind, least, most in (
-        (FrameType.HELLO, _HELLO.size, _HELLO.size),
-        (FrameType.STARTED, 4, 4),
-        (FrameType.STDOUT, 1, MAX_DATA),
-        (FrameType.STDERR, 1, MAX_DATA),
-        (FrameType.STDIN_ACK, 4, 4),
-        (FrameType.EXIT, _EXIT.size, _EXIT.size),
-        (FrameType.PONG, 0, 64),
-        (FrameType.FAULT, 4, 256),
-    )
-}
-_UNKNOWN = (1, 0, FrameType.FAULT)
 
 
 class StartFlag(IntFlag):
@@ -193,7 +155,7 @@ class Hello:
 
     @classmethod
     def decode(cls, payload: bytes) -> Hello:
-        version, pid, features, uid, instance = _HELLO.unpack(payload)
+        version, pid, features, uid, instance = HELLO.unpack(payload)
         return cls(version, pid, Feature(features & _FEATURES), uid, instance)
 
 
@@ -218,7 +180,7 @@ class ExitFrame(NamedTuple):  # made for every command, and three times as cheap
 
     @classmethod
     def decode(cls, payload: bytes) -> ExitFrame:
-        outcome, timed_out, incomplete, stage, value, out, err, cpu, rss, kills = _EXIT.unpack(
+        outcome, timed_out, incomplete, stage, value, out, err, cpu, rss, kills = EXIT.unpack(
             payload
         )
         least, most = (1, 64) if outcome == _SIGNALED else (0, 255)
@@ -238,89 +200,9 @@ class ExitFrame(NamedTuple):  # made for every command, and three times as cheap
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of a directory, as a file operation writes it."""
-
-    name: bytes
-    size: int
-    mtime_ns: int
-    mode: int
-
-
-class Decoder:
-    """Cuts a byte stream into frames.
-
-    Raises:
-        ProtocolError: From `feed`, at the first frame that a warden can't have sent.
-    """
-
-    def __init__(self) -> None:
-        self._part = bytearray()  # of the one frame that came cut
-
-    def feed(self, data: bytes) -> Iterator[tuple[FrameType, int, bytes]]:
-        """Add what arrived; return type, channel and payload of each frame that is complete."""
-        at, size = 0, len(data)
-        if self._part:
-            at = self._lengthen(data)
-            if (whole := self._whole()) is not None:
-                yield whole
-        while size - at >= _HEAD:
-            length, channel, kind, flags, zero = _HEADER.unpack_from(data, at)
-            least, most, known = _SIZES.get(kind, _UNKNOWN)
-            if not least <= length <= most or flags or zero:
-                raise _malformed(kind, length)
-            end = at + _HEAD + length
-            if end > size:
-                break
-            yield known, channel, data[at + _HEAD : end]
-            at = end
-        if at < size:
-            self._part += data[at:]
-
-    def _lengthen(self, data: bytes) -> int:
-        """Add to the part what its frame lacks, and return how much that was.
-
-        Only that: whole frames are not copied twice.
-        """
-        part, at = self._part, 0
-        if len(part) < _HEAD:
-            at = min(_HEAD - len(part), len(data))
-            part += data[:at]
-        if len(part) >= _HEAD:
-            more = min(self._told()[2] - len(part), len(data) - at)
-            part += data[at : at + more]
-            at += more
-        return at
-
-    def _whole(self) -> tuple[FrameType, int, bytes] | None:
-        """Return the frame of which there was a part, once it is complete."""
-        part = self._part
-        if len(part) < _HEAD:
-            return None
-        known, channel, size = self._told()
-        if len(part) < size:
-            return None
-        payload = bytes(memoryview(part)[_HEAD:])
-        part.clear()
-        return known, channel, payload
-
-    def _told(self) -> tuple[FrameType, int, int]:
-        """Return type, channel and size of the frame of which there is the header."""
-        length, channel, kind, flags, zero = _HEADER.unpack_from(self._part)
-        least, most, known = _SIZES.get(kind, _UNKNOWN)
-        if not least <= length <= most or flags or zero:
-            raise _malformed(kind, length)
-        return known, channel, _HEAD + length
-
-
-def _malformed(kind: int, length: int) -> ProtocolError:
-    return ProtocolError(f"a frame of type {kind:#x} with {length} bytes")
-
-
 def frame(kind: FrameType, channel: int, payload: bytes = b"") -> bytes:
     """Return one frame to the warden."""
-    return _HEADER.pack(len(payload), channel, kind, 0, 0) + payload
+    return HEADER.pack(len(payload), channel, kind, 0, 0) + payload
 
 
 def credit_frame(channel: int, stdout: int, stderr: int) -> bytes:
@@ -401,113 +283,3 @@ def start_frame(
     )
     texts = b"\0".join((cwd, fallback, *argv, *env, b""))
     return frame(FrameType.START, channel, b"".join((head, texts, stdin)))
-
-
-def decode_entries(data: bytes) -> Iterator[Entry]:
-    """Return the entries that a listing wrote.
-
-    Raises:
-        ProtocolError: They do not add up.
-    """
-    end = 0
-    for entry, end in _whole_entries(data):  # noqa: B007  # `end` is looked at below
-        yield entry
-    if end != len(data):
-        raise ProtocolError("a directory entry that is cut")
-
-
-def decode_files(data: bytes | bytearray, count: int) -> list[bytes | int]:
-    """Return the content or the errno of each of so many files that were read together.
-
-    Raises:
-        ProtocolError: They do not add up.
-    """
-    found: list[bytes | int] = []
-    whole = memoryview(data)
-    at = 0
-    for _ in range(count):
-        if len(data) - at < _WHOLE.size:
-            raise ProtocolError("fewer files than were asked for")
-        status, length = _WHOLE.unpack_from(data, at)
-        start = at + _WHOLE.size
-        at = start + length
-        if status > MAX_STATUS or length > (0 if status else min(MAX_WHOLE, len(data) - start)):
-            raise ProtocolError("a file that can't be as it was told")
-        found.append(status or bytes(whole[start:at]))
-    if at != len(data):
-        raise ProtocolError("more files than were asked for")
-    return found
-
-
-def encode_file(data: bytes, mode: int | None) -> tuple[bytes, bytes]:
-    """Return what goes before a file that is to be written together with others, and the file."""
-    return _WHOLE.pack(MODE_UNSET if mode is None else mode & 0o7777, len(data)), data
-
-
-def decode_statuses(data: bytes | bytearray, count: int) -> list[int]:
-    """Return the errno, or 0, of each of so many files that were written together.
-
-    Raises:
-        ProtocolError: They do not add up.
-    """
-    if len(data) != count * STATUS:
-        raise ProtocolError("more or fewer files than were to be written")
-    statuses = [status for (status,) in _U32.iter_unpack(data)]
-    if any(status > MAX_STATUS for status in statuses):
-        raise ProtocolError("a file that can't have been written as it was told")
-    return statuses
-
-
-class FirstEntries:
-    """The first entries of a listing by their names, sifted while it comes.
-
-    Memory is bounded by how many are wanted, whatever the other side sends.
-
-    Attributes:
-        total: How many there have been.
-
-    Raises:
-        ProtocolError: From `take` and `finish`: they do not add up.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.total = 0
-        self._most = most
-        self._rest = b""
-        self._kept: list[Entry] = []
-
-    def take(self, data: bytes) -> None:
-        """Take what has come of the listing."""
-        data = self._rest + data
-        end = 0
-        for entry, end in _whole_entries(data):  # noqa: B007  # `end` is looked at below
-            self._kept.append(entry)
-            self.total += 1
-        self._rest = data[end:]
-        if len(self._kept) > 2 * self._most + _SIFTED:
-            self._sift()
-
-    def finish(self) -> list[Entry]:
-        """Return the first entries, sorted, when all has come."""
-        if self._rest:
-            raise ProtocolError("a directory entry that is cut")
-        self._sift()
-        return self._kept
-
-    def _sift(self) -> None:
-        self._kept = nsmallest(self._most, self._kept, key=lambda entry: entry.name)
-
-
-def _whole_entries(data: bytes) -> Iterator[tuple[Entry, int]]:
-    """Return the whole entries at the beginning, each with where it ends."""
-    at = 0
-    while len(data) - at >= _ENTRY.size:
-        size, mtime_ns, mode, length = _ENTRY.unpack_from(data, at)
-        start = at + _ENTRY.size
-        at = start + length
-        name = data[start:at]
-        if not 0 < length <= MAX_NAME or b"/" in name or b"\0" in name:
-            raise ProtocolError("a directory entry with a name that does not exist")
-        if len(name) != length:
-            return
-        yield Entry(name, size, mtime_ns, mode), at
