@@ -11,7 +11,7 @@ from pathlib import Path
 from ringfence import cgroups, inventory
 from ringfence.backends.bubblewrap import BubblewrapBackend
 from ringfence.backends.process import ProcessBackend
-from ringfence.warden.boot import drain
+from ringfence.warden.spawner import drain
 
 from ..measure import check, summarize
 from ..processes import descendants

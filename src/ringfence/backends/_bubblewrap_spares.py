@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ..errors import SandboxError
-from ..warden.boot import Boot, submit
+from ..warden.boot import Boot
 from ..warden.connection import Connection
 from ..warden.sandbox import WardenSandbox
+from ..warden.spawner import submit
 from ..warden.stream import asyncio_loop
 
 __all__ = ("Spares",)

@@ -52,10 +52,11 @@ from ..models import (
     SandboxSpec,
     new_sandbox_id,
 )
-from ..warden.boot import Boot, Order, drain
+from ..warden.boot import Boot, Order
 from ..warden.connection import Connection
 from ..warden.frames import Feature
 from ..warden.sandbox import Host, WardenSandbox
+from ..warden.spawner import drain
 from ._bubblewrap_spares import Spares
 from ._jail import JAIL_UID, Jail, find_jail, jail_argv
 

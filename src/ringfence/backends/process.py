@@ -39,9 +39,10 @@ from ..models import (
     new_sandbox_id,
 )
 from ..warden.binary import warden_path
-from ..warden.boot import Boot, Order, Resources, drain
+from ..warden.boot import Boot, Order, Resources
 from ..warden.connection import Connection
 from ..warden.sandbox import Host, WardenSandbox
+from ..warden.spawner import drain
 from ._portable import PORTABLE_CAPABILITIES, PortableSandbox
 
 __all__ = ("CAPABILITIES", "ProcessBackend", "environment", "warden_argv")

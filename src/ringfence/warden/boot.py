@@ -1,8 +1,6 @@
 """Starts wardens as children of this process, and ends them without leaving anything.
 
-One thread does all the starting. bubblewrap's parent-death signal follows the thread that started
-it, and this thread lives as long as the process; and a start (a cgroup, a record, a spawn) blocks
-for a millisecond, which no event loop should. The socket is the signal that it is done: the warden
+The spawner's thread does all the starting. The socket is the signal that it is done: the warden
 says hello on it, or it ends.
 
 A sandbox is ended by closing its socket: the warden exits, and as PID 1 takes everything with it.
@@ -14,9 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import logging
 import os
-import queue
 import select
 import signal
 import socket
@@ -35,11 +31,10 @@ from ..cgroups import Group
 from ..errors import CreateError, CreateTimeoutError, SandboxError, SandboxLostError
 from ..host_files import remove_tree
 from .connection import Connection
+from .spawner import drain, submit
 from .stream import SocketStream, asyncio_loop
 
-__all__ = ("Boot", "Order", "Resources", "drain", "submit")
-
-_log = logging.getLogger(__name__)
+__all__ = ("Boot", "Order", "Resources")
 
 _CLOSE_SECONDS = 3.0  # in which a warden without a PID namespace kills all that it started
 _KILL_SECONDS = 5.0
@@ -89,44 +84,14 @@ class Order:
     labels: Mapping[str, str] | None = None
 
 
-class _Spawner:
-    """The one thread that starts sandboxes, and ends those that nobody waits for."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def submit(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._work, name="ringfence-spawner", daemon=True
-                    )
-                    self._thread.start()
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            try:
-                job()
-            except Exception:  # every later start would wait for ever  # noqa: BLE001
-                _log.exception("a sandbox could not be started or ended as it should")
-            del job  # or what it was for would live until the next one comes
-
-
-_spawner = _Spawner()
 _live: weakref.WeakSet[Boot] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:
-    # The child has neither the thread nor a right to the parent's sandboxes.
-    global _spawner, _live  # noqa: PLW0603
+    # The child has no right to the parent's sandboxes.
+    global _live  # noqa: PLW0603
     for boot in list(_live):
         boot.disown()
-    _spawner = _Spawner()
     _live = weakref.WeakSet()
 
 
@@ -138,18 +103,6 @@ if hasattr(os, "register_at_fork"):
 def _end_all() -> None:
     for boot in list(_live):
         boot.end()
-
-
-def submit(job: Callable[[], None]) -> None:
-    """Have the spawner's thread do something after what it was given before."""
-    _spawner.submit(job)
-
-
-async def drain() -> None:
-    """Wait until the spawner has done all that it was given so far."""
-    done = threading.Event()
-    _spawner.submit(done.set)
-    await anyio.to_thread.run_sync(done.wait, _KILL_SECONDS)
 
 
 class Boot:
@@ -185,7 +138,7 @@ class Boot:
         except OSError as error:  # no descriptors left
             raise self._not_begun(error) from error
         try:
-            _spawner.submit(self._start)
+            submit(self._start)
         except RuntimeError as error:  # no thread can be started
             self._socket.close()
             self._close_stderr()
@@ -410,7 +363,7 @@ class Boot:
             if self.order.work_dir is not None:
                 await anyio.to_thread.run_sync(self.end)
         finally:  # also after asyncio's own cancellation, which no shield keeps out
-            _spawner.submit(self.end)
+            submit(self.end)
 
     async def _death(self, last: int) -> None:
         """Wait for the end of the process that ends last, and hasten it after a while."""
@@ -432,7 +385,7 @@ class Boot:
     def abandon(self) -> None:
         """End it in the background."""
         self._hang_up()
-        _spawner.submit(self.end)
+        submit(self.end)
 
     def _hang_up(self) -> None:
         """Close our end, on the event loop that may be watching it."""
@@ -506,7 +459,7 @@ class Boot:
             warnings.warn(
                 f"sandbox {self.order.sandbox_id} was never closed", ResourceWarning, stacklevel=2
             )
-            _spawner.submit(_Remains(self).end)
+            submit(_Remains(self).end)
 
 
 class _Remains:
