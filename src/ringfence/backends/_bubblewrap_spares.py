@@ -41,6 +41,7 @@ class Spares:
         self._loop = asyncio_loop()
         self._boots: deque[Boot] = deque()
         self._adopted: dict[Boot, WardenSandbox] = {}
+        self._missing = 0
         self._closed = False
 
     def fill(self, count: int) -> None:
@@ -79,31 +80,35 @@ class Spares:
         return self._adopted.get(boot)
 
     def _drop(self, boot: Boot) -> None:
+        self._remove(boot)
+        boot.abandon()
+
+    def _remove(self, boot: Boot) -> None:
         self._boots.remove(boot)
         self._adopted.pop(boot, None)
-        boot.abandon()
+        self._missing += 1
 
     def take(self) -> WardenSandbox | None:
         """Return one that is up, if there is one, and see to it that there will be another."""
+        found = None
         for boot in list(self._boots):
             if boot.is_fresh(_MAX_AGE):
-                sandbox = self._adopted_of(boot)
-                self._refill()
-                if sandbox is not None:
-                    self._boots.remove(boot)
-                    del self._adopted[boot]
-                    return sandbox
+                if (found := self._adopted_of(boot)) is not None:
+                    self._remove(boot)
+                    break
             elif boot.is_dead(_MAX_AGE):
                 self._drop(boot)
-                self._refill()
-        return None
+        if self._missing:
+            self._refill()
+        return found
 
     def _refill(self) -> None:
-        """Have a spare made, a moment later: now it would take the processor from the command."""
+        """Have spares made, a moment later: now it would take the processor from the command."""
+        count, self._missing = self._missing, 0
         if self._loop is None:
-            self.fill(1)
+            self.fill(count)
         else:
-            self._loop.call_later(_REFILL_DELAY, submit, self._add)
+            self._loop.call_later(_REFILL_DELAY, self.fill, count)
 
     def stop(self) -> None:
         """Let no more be made."""
