@@ -25,7 +25,7 @@ from .conftest import MINIMAL
 from .own_engine import OwnEngine
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(180)]
 
 
 @dataclass(frozen=True)
