@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scripts.services import images
@@ -53,7 +53,9 @@ class OwnEngine:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, listener: socket.socket | None = None, **settings: object) -> None:
+    def start(
+        self, listener: socket.socket | None = None, settings: Mapping[str, object] | None = None
+    ) -> None:
         """Start the daemon, over what an earlier one left, and wait until it answers.
 
         Args:
@@ -61,7 +63,7 @@ class OwnEngine:
             settings: More of what its file of settings says.
         """
         settings_file = self.place / "daemon.json"
-        settings_file.write_text(json.dumps({"cgroup-parent": self._cgroup, **settings}))
+        settings_file.write_text(json.dumps({"cgroup-parent": self._cgroup, **(settings or {})}))
         self._remove_stale()
         argv = [
             *("nsenter", f"--target={self._namespaces.pid}", "--net", "--mount", "dockerd"),

@@ -150,7 +150,7 @@ def test_an_engine_that_leaves_its_containers_running(own_engine: OwnEngine) -> 
 
 
 def _start_with_live_restore(engine: OwnEngine) -> None:
-    engine.start(**{"live-restore": True})
+    engine.start(settings={"live-restore": True})
 
 
 async def _is_broken(box: Sandbox) -> None:
