@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ringfence.backend import Sandbox
 from ringfence.backends._jail import JAIL_UID
+from ringfence.models import Command
 
 from .floors import OneShots
 from .measure import check
@@ -71,13 +72,17 @@ def _check(found: Protection, outside: set[int], who: str, *, seccomp: bool) -> 
     check(found.network != os.readlink("/proc/self/ns/net"), f"{who} is in the host's network")
 
 
-async def check_sandbox(sandbox: Sandbox) -> None:
+async def check_sandbox(sandbox: Sandbox, look: Command | None = None) -> None:
     """Check one of our sandboxes.
+
+    Args:
+        sandbox: It.
+        look: What looks around inside and prints what the shell's script does.
 
     Raises:
         CheckError: It lacks something.
     """
-    result = await sandbox.exec("/bin/sh", ["-c", _LOOK])
+    result = await sandbox.exec(look or Command(("/bin/sh", "-c", _LOOK)))
     check(result.ok, f"the look from inside failed: {result.stderr_text}")
     outside = host_uids(sandbox_pids(sandbox.id))
     _check(parse_protection(result.stdout_text), outside, "our sandbox", seccomp=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..report import Line
 from ..settings import Settings
 from . import (
+    ahead,
     container,
     contexts,
     exports,
@@ -60,6 +61,7 @@ ROWS = (
     Row("exports", "A workspace exported", exports.run),
     Row("imports", "Many small files imported", imports.run),
     Row("sessions", "A command through a session", sessions.run),
+    Row("ahead", "A Python program in a live session", ahead.run),
     Row("contexts", "Code that finds what earlier code has defined", contexts.run),
     Row("mcp", "A command over MCP", mcp.run),
     Row("container", "Containers", container.run),

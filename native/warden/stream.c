@@ -56,6 +56,10 @@ static void take_frame(const struct frame_header *h, uint8_t *payload)
         if (c && c->terminal && c->out[0] >= 0 && terminal_size_is_valid(words[0], words[1]))
             terminal_resize(c->out[0], words[0], words[1]);
         return;
+    case FRAME_LIMIT:
+        if (c && !c->ended && !c->terminating && !c->killed)
+            c->deadline = after_ms((uint64_t)words[1] << 32 | words[0]);
+        return;
     case FRAME_LIFETIME:
         settings.death_at = after_ms((uint64_t)words[1] << 32 | words[0]);
         return;
@@ -170,7 +174,7 @@ static void say_hello(void)
         .version = WIRE_VERSION,
         .pid = (uint32_t)SYS0(getpid),
         .uid = (uint32_t)SYS0(getuid),
-        .features = FEATURE_TERMINAL | FEATURE_READ_MANY | FEATURE_WRITE_MANY |
+        .features = FEATURE_TERMINAL | FEATURE_READ_MANY | FEATURE_WRITE_MANY | FEATURE_LIMIT |
                     (settings.init ? FEATURE_INIT : 0) |
                     (settings.seccomp ? FEATURE_SECCOMP | FEATURE_NO_NEW_PRIVS : 0),
     };

@@ -27,6 +27,7 @@ enum {
     FRAME_LIFETIME = 0x07,
     FRAME_TOKEN = 0x08,
     FRAME_RESIZE = 0x09,
+    FRAME_LIMIT = 0x0a,
 
     FRAME_HELLO = 0x81,
     FRAME_STARTED = 0x82,
@@ -80,6 +81,7 @@ enum {
     FEATURE_TERMINAL = 8,
     FEATURE_READ_MANY = 16,
     FEATURE_WRITE_MANY = 32,
+    FEATURE_LIMIT = 64,
 };
 
 struct frame_exit {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from .errors import CommandError
+from .errors import CommandError, UnsupportedError
 from .models import Chunk, Command, Exit
 
 __all__ = ("FIRST_STDIN_BYTES", "HOST_SLACK", "DeadlineError", "Launch", "Process")
@@ -89,6 +89,25 @@ class Process(ABC):
     @abstractmethod
     async def close_stdin(self) -> None:
         """Let the command see end of file. Safe to call again."""
+
+    async def _is_waiting(self) -> bool:
+        """Whether it still runs and has not been given its stdin, which is held open for it.
+
+        Raises:
+            UnsupportedError: Nothing can be handed over to the commands of this backend.
+            SandboxLostError: The sandbox is dead.
+        """
+        raise UnsupportedError("the time of a command can't begin after its start here")
+
+    async def _hand_over(self, stdin: bytes, seconds: float, more: bool) -> None:
+        """Give a command that waits the beginning of its stdin, and let its time begin.
+
+        Args:
+            stdin: At most `FIRST_STDIN_BYTES`.
+            seconds: Its time limit, from now.
+            more: Whether more of stdin will come by `write_stdin`.
+        """
+        raise UnsupportedError("the time of a command can't begin after its start here")
 
     async def resize(self, rows: int, columns: int) -> None:
         """Tell the command that its terminal has another size. Safe after its end.

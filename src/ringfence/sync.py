@@ -882,6 +882,9 @@ class SessionManager:
         observers: Who is told of what happens; see `ringfence.events`.
         warm: How many sandboxes to keep ready for sessions that ask for nothing of their own.
             They count for no plan until they are used, and have the labels of the worker alone.
+        python_ahead: Whether a session's sandbox has a Python up before the next program comes
+            that `python3 -` is to run, as `run_code` of the tools has it; see `sessions.ahead`. It
+            takes the memory of an idle interpreter in each sandbox that has run one.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """An engine of our own: a dockerd that tests may stop, kill and start again.
 
 It has a network namespace of its own, since two engines in one spoil each other's networks, and a
-mount namespace, with which everything that it has mounted goes away.
+mount namespace, with which everything that it has mounted goes away. Both last as long as this, so
+that an engine that comes back finds what the one before it had mounted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scripts.services import images
@@ -38,6 +39,13 @@ class OwnEngine:
         self.place = Path(tempfile.mkdtemp(prefix="rf-engine-", dir="/tmp"))  # sockets: short
         self.socket = str(self.place / "sock")
         self._process: subprocess.Popen[bytes] | None = None
+        keep = ["unshare", "--net", "--mount", "sleep", "infinity"]
+        self._namespaces = subprocess.Popen(keep, stdin=subprocess.DEVNULL)
+        self._until(self._is_apart, "have namespaces of its own")
+
+    def _is_apart(self) -> bool:
+        own, ours = (os.stat(f"/proc/{pid}/ns/mnt") for pid in (self._namespaces.pid, "self"))
+        return own.st_ino != ours.st_ino
 
     @property
     def pid(self) -> int:
@@ -45,7 +53,9 @@ class OwnEngine:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, listener: socket.socket | None = None, **settings: object) -> None:
+    def start(
+        self, listener: socket.socket | None = None, settings: Mapping[str, object] | None = None
+    ) -> None:
         """Start the daemon, over what an earlier one left, and wait until it answers.
 
         Args:
@@ -53,10 +63,10 @@ class OwnEngine:
             settings: More of what its file of settings says.
         """
         settings_file = self.place / "daemon.json"
-        settings_file.write_text(json.dumps({"cgroup-parent": self._cgroup, **settings}))
+        settings_file.write_text(json.dumps({"cgroup-parent": self._cgroup, **(settings or {})}))
         self._remove_stale()
         argv = [
-            *("unshare", "--net", "--mount", "dockerd"),
+            *("nsenter", f"--target={self._namespaces.pid}", "--net", "--mount", "dockerd"),
             f"--config-file={settings_file}",
             f"--data-root={self.place}/data",
             f"--exec-root={self.place}/run",
@@ -125,6 +135,8 @@ class OwnEngine:
                 os.kill(pid, signal.SIGKILL)
         assert not until_gone(left), f"not ended: {left}"
         self._end(signal.SIGKILL)
+        self._namespaces.kill()
+        self._namespaces.wait(30)
         self._remove_cgroups()
         shutil.rmtree(self.place)
 
@@ -144,13 +156,14 @@ class OwnEngine:
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not condition():
-            assert self._process is not None
-            assert self._process.poll() is None or what != "answer", self._log_end()
+            if self._process is not None and what == "answer":
+                assert self._process.poll() is None, self._log_end()
             assert time.monotonic() < deadline, f"the engine did not {what}\n{self._log_end()}"
             time.sleep(0.05)
 
     def _log_end(self) -> str:
-        return (self.place / "log").read_text(errors="replace")[-3000:]
+        log = self.place / "log"
+        return log.read_text(errors="replace")[-3000:] if log.exists() else ""
 
 
 def _removed(directory: Path) -> bool:

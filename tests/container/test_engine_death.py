@@ -7,8 +7,13 @@ import asyncio
 import anyio
 import pytest
 
-from ringfence.backend import Backend
-from ringfence.errors import BackendUnreachableError, SandboxError, SandboxLostError
+from ringfence.backend import Backend, Sandbox
+from ringfence.errors import (
+    BackendUnreachableError,
+    SandboxError,
+    SandboxLostError,
+    StreamBrokenError,
+)
 from ringfence.models import Command
 
 from ..machine import held, nothing_left, processes_with, until_gone
@@ -17,7 +22,7 @@ from .conftest import containers
 from .own_engine import OwnEngine
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(40)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(180)]
 
 MARK = "86397.5"
 SLEEP = Command(("sleep", MARK), timeout=100)
@@ -110,3 +115,44 @@ def test_an_engine_that_is_killed_in_the_middle_of_making_one(
         assert len(asyncio.all_tasks()) == 1
 
     anyio.run(main)
+
+
+def test_an_engine_that_leaves_its_containers_running(own_engine: OwnEngine) -> None:
+    """With `live-restore`: what ran is killed and told, and the sandbox is taken up again."""
+
+    async def main() -> None:
+        before = held()
+        async with containers(own_engine.socket) as backend, await backend.create() as box:
+            await box.write_file("kept", "x")
+            async with anyio.create_task_group() as group:
+                group.start_soon(_is_broken, box)
+                await running(1)
+                await anyio.to_thread.run_sync(own_engine.stop)
+            with pytest.raises(BackendUnreachableError):
+                await backend.create()
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.to_thread.run_sync, _start_with_live_restore, own_engine)
+                with anyio.fail_after(30):
+                    assert await box.read_file("kept") == b"x"  # which waits for the engine
+            assert (await box.exec("echo", ["again"])).stdout == b"again\n"
+            assert not until_gone(processes_with(MARK))
+            assert (await backend.execute("echo", ["new"])).stdout == b"new\n"
+        await nothing_left(before)
+
+    own_engine.stop()
+    _start_with_live_restore(own_engine)
+    try:
+        anyio.run(main)
+        Seen(own_engine.socket).nothing_left()
+    finally:
+        own_engine.stop()
+        own_engine.start()
+
+
+def _start_with_live_restore(engine: OwnEngine) -> None:
+    engine.start(settings={"live-restore": True})
+
+
+async def _is_broken(box: Sandbox) -> None:
+    with pytest.raises(StreamBrokenError):
+        await box.exec(SLEEP)

@@ -23,7 +23,7 @@ from scripts.services.podman import Podman
 from .conftest import PYTHON, containers
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(180)]
 
 MIB = 1 << 20
 SOCKET = Podman().engine.address.removeprefix("unix://")

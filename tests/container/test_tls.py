@@ -25,7 +25,7 @@ from .conftest import MINIMAL
 from .own_engine import OwnEngine
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(180)]
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,9 @@ def secured(own_engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> 
 
         def serve(directory: Path) -> None:
             own_engine.stop()
-            own_engine.start(
-                listener,
-                tlsverify=True,
-                tlscacert=str(directory / "ca.pem"),
-                tlscert=str(directory / "cert.pem"),
-                tlskey=str(directory / "key.pem"),
-            )
+            files = {"tlscacert": "ca.pem", "tlscert": "cert.pem", "tlskey": "key.pem"}
+            places = {name: str(directory / file) for name, file in files.items()}
+            own_engine.start(listener, {"tlsverify": True, **places})
 
         serve(own)
         right = authority.issue(place / "right")

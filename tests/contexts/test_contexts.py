@@ -35,13 +35,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(120)]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 IGNORES_INTERRUPTS = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 print("begun", flush=True)
 while True:
-    try:
-        time.sleep(1)
-    except KeyboardInterrupt:
-        pass
+    time.sleep(1)
 """
 
 
@@ -157,7 +155,7 @@ async def test_an_exception_is_a_result_with_its_traceback(shared: CodeContexts)
 
 
 async def test_code_that_asks_for_input_is_refused_at_once(shared: CodeContexts) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(45):
         result = await shared.run_code("input('name? ')")
     assert result.error is not None
     assert result.error.name == "StdinNotImplementedError"
@@ -219,7 +217,7 @@ async def test_time_that_is_up_interrupts_the_code_and_keeps_the_context(
     shared: CodeContexts,
 ) -> None:
     code = "kept = 7\nprint('partial', flush=True)\nwhile True: pass"
-    result = await shared.run_code(code, timeout=0.5)
+    result = await shared.run_code(code, timeout=3)
     assert (result.timed_out, result.kernel_lost, result.stdout) == (True, False, "partial\n")
     assert not result.ok
     assert result.error is not None
@@ -237,7 +235,7 @@ async def test_code_can_be_interrupted_from_outside(shared: CodeContexts) -> Non
     ) as run:
         assert written([await anext(run)]).startswith("on")
         await shared.interrupt_context(context.id)
-        with anyio.fail_after(10):
+        with anyio.fail_after(45):
             result = await run.finish()
     assert (result.interrupted, result.timed_out) == (True, False)
     assert (await shared.run_code("1", context=context)).ok
@@ -274,7 +272,7 @@ async def test_code_that_heeds_no_interrupt_is_killed_with_its_kernel(
     limits = ContextLimits(interrupt_grace=0.3)
     async with room.contexts(sandbox, limits) as contexts:
         context = await contexts.create_context()
-        result = await contexts.run_code(IGNORES_INTERRUPTS, context=context, timeout=0.5)
+        result = await contexts.run_code(IGNORES_INTERRUPTS, context=context, timeout=3)
         assert (result.timed_out, result.kernel_lost, result.stdout) == (True, True, "begun\n")
         with pytest.raises(ContextLostError, match="did not heed the interrupt"):
             await contexts.run_code("1", context=context)
@@ -282,8 +280,8 @@ async def test_code_that_heeds_no_interrupt_is_killed_with_its_kernel(
 
         assert (await contexts.restart_context(context)).alive
         assert (await contexts.run_code("1", context=context)).ok
-        with anyio.move_on_after(0.5):
-            await contexts.run_code(IGNORES_INTERRUPTS, context=context)
+        async with contexts.stream_code(IGNORES_INTERRUPTS, context=context) as run:
+            await anext(run)
         with pytest.raises(ContextLostError, match="did not heed the interrupt"):
             await contexts.run_code("1", context=context)
 
@@ -300,8 +298,8 @@ async def test_a_kernel_s_death_is_told_with_its_last_output(room: Room, sandbox
     async with room.contexts(sandbox) as contexts:
         context = await contexts.create_context()
         for code, cause in DEATHS.items():
-            last = f"print('last words', flush=True)\nimport time; time.sleep(.3)\n{code}"
-            with anyio.fail_after(30), pytest.raises(ContextLostError) as caught:
+            last = f"print('last words', flush=True)\nimport time; time.sleep(1)\n{code}"
+            with anyio.fail_after(60), pytest.raises(ContextLostError) as caught:
                 await contexts.run_code(last, context=context)
             assert caught.value.cause.startswith(cause)
             assert caught.value.result.stdout == "last words\n"

@@ -61,7 +61,7 @@ def live() -> list[str]:
     return [item.entry.id for item in inventory.scan()]
 
 
-async def until(holds: Callable[[], Any], seconds: float = 15.0) -> None:
+async def until(holds: Callable[[], Any], seconds: float = 45.0) -> None:
     """Wait until something is so."""
     with anyio.fail_after(seconds):
         while not holds():

@@ -157,7 +157,9 @@ async def test_what_a_context_can_not_do_is_a_typed_error_and_what_is_lost_begin
         assert code(await run("1", "other", language="bash")) == "tool"
         await run("import os, threading; threading.Timer(0.1, os._exit, [5]).start()", "other")
         await anyio.sleep(1.5)
-        anew = await run("6 * 7", "other")
+        with anyio.fail_after(45):
+            while text(anew := await run("6 * 7", "other")).startswith("42"):
+                await anyio.sleep(0.5)  # on a busy machine it may live for longer
         assert text(anew).startswith("[context other is new: it has ended itself with code 5")
         assert anew.structured_content["context_is_new"]
 

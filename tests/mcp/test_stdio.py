@@ -110,6 +110,22 @@ async def test_a_cancelled_call_kills_its_command_and_nothing_else(mode: str) ->
         assert text(await client.call_tool("read_file", {"path": "kept"})).startswith("x")
 
 
+async def test_a_python_that_waits_is_older_than_its_program() -> None:
+    age = (
+        "import os\n"
+        "started = int(open('/proc/self/stat').read().rpartition(')')[2].split()[19])\n"
+        "print(float(open('/proc/uptime').read().split()[0]) - started / os.sysconf('SC_CLK_TCK'))"
+    )
+    async with Client(real("--python-ahead"), mode=LEGACY) as client:
+        with anyio.fail_after(45):
+            found = 0.0
+            while found < 1.5:
+                call = {"language": "python", "code": age}
+                told = await client.call_tool("run_code", call)
+                found = float(told.structured_content["stdout"])
+                await anyio.sleep(2)
+
+
 def start(*words: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command("--backend", "bubblewrap", *words),

@@ -23,7 +23,19 @@ from ringfence.mcp import McpOptions
 from ringfence.mcp.images import recognize
 from ringfence.tools.calling import NEW_WORKSPACE
 
-from .serving import BACKENDS, GENERATIONS, LEGACY, Make, bubblewrap, code, opened, text
+from ..machine import processes_with
+from .serving import (
+    BACKENDS,
+    GENERATIONS,
+    LEGACY,
+    MARKS,
+    Make,
+    bubblewrap,
+    code,
+    opened,
+    text,
+    until,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -254,14 +266,19 @@ async def test_calls_beyond_what_may_wait_are_refused_at_once() -> None:
     async with working(options=options) as client:
         outcomes: list[Any] = []
 
-        async def one(seconds: float) -> None:
-            outcomes.append(await client.call_tool("run_command", {"command": f"sleep {seconds}"}))
+        async def one(command: str) -> None:
+            call = {"command": command, "timeout": 8}
+            outcomes.append(await client.call_tool("run_command", call))
 
+        mark = next(MARKS)
         async with anyio.create_task_group() as tasks:
-            for seconds in (1, 0.1, 0):
-                tasks.start_soon(one, seconds)
-                await anyio.sleep(0.2)
+            tasks.start_soon(one, f"sleep {mark}")
+            await until(lambda: processes_with(mark))
+            tasks.start_soon(one, "true")
+            tasks.start_soon(one, "true")
+            await until(lambda: outcomes)
             assert [one.is_error for one in outcomes] == [True]
+            assert processes_with(mark)  # it waited for no end
         assert code(outcomes[0]) == "limit"
         assert [one.is_error for one in outcomes] == [True, False, False]
 

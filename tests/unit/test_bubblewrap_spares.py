@@ -110,7 +110,7 @@ def test_one_that_can_t_be_used_is_ended_and_nobody_gets_it(bench: Bench) -> Non
     assert bench.boots[0].abandoned
     bench.broken = False
     bench.work()
-    assert cast(object, bench.spares.take()) is bench.boots[1]
+    assert cast("object", bench.spares.take()) is bench.boots[1]
 
 
 def test_after_stop_none_is_made_and_abandon_ends_all(bench: Bench) -> None:

@@ -87,6 +87,7 @@ def sessions() -> list[list[bytes]]:
         [sleeping, wire.kill(2), ping, wire.kill(2, 9)],
         [fed, *more, wire.credit(3, 50_000, 0), end, wire.credit(3, 50_000, 50_000)],
         [leaving, lifetime, ping],
+        [sleeping, wire.limit(2, 60_000), fed, wire.limit(3, 1), wire.limit(2, 0), ping],
         [writing, reading, many, listing, wire.credit(6, 1000, 0), moving, removing],
         [writing, several, *following, listing],
         [big, wire.start(2, [b"missing"], fallback=b"/bin/true"), ping],

@@ -27,7 +27,7 @@ def sh(script: str) -> list[bytes]:
 def test_hello_says_who_it_is(build: Build, workspace: Path) -> None:
     with RawWarden(str(build.path), workspace) as raw:
         version, pid, features, uid = struct.unpack_from("<IIII", raw.expect(wire.HELLO, 0))
-    assert (version, pid, features & ~56, uid) == (2, raw.process.pid, 0, os.getuid())
+    assert (version, pid, features & ~120, uid) == (2, raw.process.pid, 0, os.getuid())
 
 
 def test_outputs_come_apart_and_the_exit_code_is_its_own(warden: RawWarden) -> None:
@@ -186,6 +186,7 @@ def test_frames_for_no_command_are_passed_over(warden: RawWarden) -> None:
         wire.credit(9, 1, 1),
         wire.kill(9),
         wire.kill(9, 9),
+        wire.limit(9, 1),
         wire.frame(wire.PING, 7, b"p" * 100),
     )
     assert warden.expect(wire.PONG, 7) == b"p" * 64
@@ -210,6 +211,23 @@ def test_a_deadline_ends_the_tree_with_term_and_then_kill(warden: RawWarden) -> 
     assert (end.outcome, end.value) == (wire.SIGNALED, signal.SIGKILL)
     end = run_past_its_deadline(warden, "trap 'exit 5' TERM; echo on; sleep 300 & wait", 20_000)
     assert (end.outcome, end.value) == (wire.EXITED, 5)
+
+
+def test_a_limit_takes_the_place_of_the_one_before(warden: RawWarden) -> None:
+    warden.send(wire.start(1, sh("echo up; sleep 60")))
+    warden.send(wire.limit(1, 100))
+    assert warden.until_exit(1).timed_out == 1
+    warden.send(wire.start(2, sh("sleep 1.5; exit 3"), timeout_ms=1000), wire.limit(2, 60_000))
+    end = warden.until_exit(2)
+    assert (end.timed_out, end.outcome, end.value) == (0, wire.EXITED, 3)
+
+
+def test_a_limit_does_not_put_a_kill_off(warden: RawWarden) -> None:
+    warden.send(wire.start(1, sh("trap '' TERM; echo up; sleep 60"), grace_ms=1000))
+    warden.expect(wire.STARTED, 1)
+    warden.expect(wire.STDOUT, 1)
+    warden.send(wire.kill(1), wire.limit(1, 60_000))
+    assert warden.until_exit(1).value == signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGKILL, signal.SIGTERM])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-START, STDIN, STDIN_END, CREDIT, KILL, PING, LIFETIME, TOKEN, RESIZE = range(1, 10)
+START, STDIN, STDIN_END, CREDIT, KILL, PING, LIFETIME, TOKEN, RESIZE, LIMIT = range(1, 11)
 HELLO, STARTED, STDOUT, STDERR, STDIN_ACK, EXIT, PONG, FAULT = range(0x81, 0x89)
 
 KILL_LEFTOVERS, HAS_STDIN, STDIN_COMPLETE, TERMINAL = 1, 2, 4, 8
@@ -81,6 +81,10 @@ def credit(channel: int, stdout: int, stderr: int) -> bytes:
 
 def resize(channel: int, rows: int, columns: int) -> bytes:
     return frame(RESIZE, channel, struct.pack("<II", rows, columns))
+
+
+def limit(channel: int, milliseconds: int) -> bytes:
+    return frame(LIMIT, channel, struct.pack("<Q", milliseconds))
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,11 @@ class ContainerStream(ByteStream):
             if found := self._frames.feed(data):
                 return found
 
-    def receive_now(self) -> bytes:
-        data, self._early = self._early + self._inner.receive_now(), b""
+    def receive_now(self) -> bytes | None:
+        more = self._inner.receive_now()
+        if more is None and not self._early:
+            return None
+        data, self._early = self._early + (more or b""), b""
         return self._frames.feed(data)
 
     async def send_some(self, data: bytes | bytearray | memoryview) -> int:

@@ -76,6 +76,8 @@ class Plan:
         labels: Everything to label the container with.
         owned_tmpfs: Whether the engine's memory file systems take an owner and an inode limit.
         nproc: RLIMIT_NPROC where the config names none, or None for the engine's own.
+        auto_remove: Whether the engine removes it when it has ended. One that comes back to
+            containers that it had left running removes those too.
         orphan_seconds: How long its warden waits for another stream when its own has broken.
     """
 
@@ -91,6 +93,7 @@ class Plan:
     labels: Mapping[str, str]
     owned_tmpfs: bool = True
     nproc: int | None = None
+    auto_remove: bool = True
     orphan_seconds: float = 0.0
 
 
@@ -137,7 +140,7 @@ def host_config(plan: Plan, config: ContainerConfig) -> dict[str, Any]:
     """Return the part that is about the host: hardening, limits and mounts."""
     limits = plan.limits
     host: dict[str, Any] = {
-        "AutoRemove": True,  # one whose owner has died leaves nothing behind either
+        "AutoRemove": plan.auto_remove,  # one whose owner has died leaves nothing behind either
         "Init": False,  # the warden is the init
         "Privileged": False,
         "ReadonlyRootfs": not config.writable_rootfs,

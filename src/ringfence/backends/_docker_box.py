@@ -1,7 +1,7 @@
 """One container, from before it is created until nothing of it is left.
 
 The engine removes it by itself when it ends, so that what a dead owner leaves does not stay. Here
-it is removed by force only where that does not happen.
+it is removed by force where that does not happen, or where the engine was told not to.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Box:
         self._connection: Connection | None = None
         self.fate = Fate(engine, name, self._tell, self.causes)
         self._is_theirs = False
+        self._goes_by_itself = True
         self.started = False
         self._closing: asyncio.Task[None] | None = None
         self._patience = patience
@@ -101,6 +102,7 @@ class Box:
             ) from None
 
     async def _make(self, body: dict[str, Any], timeout: float) -> Connection:
+        self._goes_by_itself = body["HostConfig"]["AutoRemove"]
         try:
             create = self._engine.docker.containers.create(body, name=self.name)
             container = await self._engine.call("a container", create, timeout)
@@ -283,7 +285,7 @@ class Box:
     async def _remove_container(self) -> None:
         if self._is_theirs:
             return
-        if self.fate.dead.is_set():
+        if self.fate.dead.is_set() and self._goes_by_itself:
             with anyio.move_on_after(_GONE_SECONDS):
                 await self.fate.gone.wait()
                 return

@@ -158,6 +158,7 @@ class Maker:
             labels=labels,
             owned_tmpfs=self._facts.tmpfs,
             nproc=self._facts.nproc,
+            auto_remove=not (patience and self.engine.leaves_containers),
             orphan_seconds=patience,
         )
 

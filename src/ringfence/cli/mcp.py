@@ -63,8 +63,16 @@ class HttpFlags:
         return HttpAccess(tokens, self.hosts, self.origins)
 
 
-async def serve(settings: Settings, options: McpOptions, http: HttpFlags) -> int:
+async def serve(
+    settings: Settings, options: McpOptions, http: HttpFlags, python_ahead: bool = False
+) -> int:
     """Serve until the client has gone or a signal comes, and return the exit code.
+
+    Args:
+        settings: Of the sandboxes.
+        options: Of the server.
+        http: What `--http` goes with.
+        python_ahead: As `SessionManager` takes it.
 
     Raises:
         ConfigError: Something that was asked for can't be.
@@ -77,14 +85,18 @@ async def serve(settings: Settings, options: McpOptions, http: HttpFlags) -> int
             listener = stack.enter_context(listen(*parse_address(http.address), access))
 
         async def work() -> int:
-            await _serve(settings, options, access, listener)
+            await _serve(settings, options, access, listener, python_ahead)
             return 0
 
         return await unless_interrupted(work)
 
 
 async def _serve(
-    settings: Settings, options: McpOptions, access: HttpAccess, listener: socket.socket | None
+    settings: Settings,
+    options: McpOptions,
+    access: HttpAccess,
+    listener: socket.socket | None,
+    python_ahead: bool,
 ) -> None:
     backend = await choose(settings, Job("command", ("mcp",), ()), shows_host=False)
     if backend.name == "container":
@@ -96,9 +108,12 @@ async def _serve(
     networks = ("none", settings.network) if settings.network else ("none",)
     plan = Plan(_PLAN, networks=networks, max_sandboxes=options.max_sessions)
     policy = Policy({_PLAN: plan}, default_plan=_PLAN)
+    idle = options.idle_timeout
     async with (
         backend,
-        SessionManager(backend, policy=policy, idle_timeout=options.idle_timeout) as sessions,
+        SessionManager(
+            backend, policy=policy, idle_timeout=idle, python_ahead=python_ahead
+        ) as sessions,
         open_server(sessions, options, one_client=listener is None) as server,
     ):
         if listener is None:

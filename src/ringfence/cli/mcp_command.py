@@ -50,6 +50,13 @@ def mcp(
             help="The sandbox's Python for code contexts, a name or a path; it has ipykernel.",
         ),
     ] = "python3",
+    python_ahead: Annotated[
+        bool,
+        typer.Option(
+            "--python-ahead",
+            help="Have a Python up in each sandbox before run_code needs it; takes its memory.",
+        ),
+    ] = False,
     backend: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="auto (the strongest that runs here), bubblewrap, ..."),
@@ -93,4 +100,4 @@ def mcp(
     access = HttpFlags(
         http, token_env, token_file, tuple(allowed_host or ()), tuple(allowed_origin or ())
     )
-    raise typer.Exit(anyio.run(serve, load_settings(flags), options, access))
+    raise typer.Exit(anyio.run(serve, load_settings(flags), options, access, python_ahead))

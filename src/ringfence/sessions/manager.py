@@ -65,6 +65,9 @@ class SessionManager:
         observers: Who is told of what happens; see `ringfence.events`.
         warm: How many sandboxes to keep ready for sessions that ask for nothing of their own.
             They count for no plan until they are used, and have the labels of the worker alone.
+        python_ahead: Whether a session's sandbox has a Python up before the next program comes
+            that `python3 -` is to run, as `run_code` of the tools has it; see `sessions.ahead`. It
+            takes the memory of an idle interpreter in each sandbox that has run one.
     """
 
     _closed = False
@@ -79,6 +82,7 @@ class SessionManager:
         idle_timeout: float = DEFAULT_IDLE_TIMEOUT,
         observers: Iterable[Observer] = (),
         warm: int = 0,
+        python_ahead: bool = False,
     ) -> None:
         if isinstance(idle_timeout, bool) or not idle_timeout > 0:
             raise ConfigError(f"idle_timeout must be above zero, not {idle_timeout!r}")
@@ -89,6 +93,7 @@ class SessionManager:
         self._leases = leases
         self._idle_timeout = idle_timeout
         self._warm = warm
+        self._python_ahead = python_ahead
         self._events = Events(observers)
         self._exports: Exports | None = None
         self._home: Home | None = None
@@ -147,7 +152,13 @@ class SessionManager:
         )
         idle = min(self._idle_timeout, allowed.idle_timeout or self._idle_timeout)
         made = Session(
-            home, *key, plan=allowed, spec=wanted, idle_timeout=idle, forget=self._forgotten
+            home,
+            *key,
+            plan=allowed,
+            spec=wanted,
+            idle_timeout=idle,
+            forget=self._forgotten,
+            python_ahead=self._python_ahead,
         )
         self._sessions[key], self._asked[key] = made, asked
         return made

@@ -20,6 +20,7 @@ from ..leases import Hold
 from ..models import Command, Exit, FileInfo, SandboxSpec, new_sandbox_id
 from ..policy import Plan
 from ..process import HOST_SLACK, Launch, Process
+from .ahead import PythonAhead
 from .background import BackgroundCommands
 from .home import Home
 from .process import SessionProcess, host_deadline
@@ -57,6 +58,7 @@ class Session(Sandbox):
         spec: SandboxSpec,
         idle_timeout: float,
         forget: Callable[[Session], None],
+        python_ahead: bool = False,
     ) -> None:
         self.backend = home.backend.name
         self.id = new_sandbox_id()
@@ -82,6 +84,7 @@ class Session(Sandbox):
         self._end_of: WeakKeyDictionary[Sandbox, SandboxLostError] = WeakKeyDictionary()
         self._lock = anyio.Lock()
         self._closed = False
+        self._ahead = PythonAhead(lambda: home.tasks) if python_ahead else None
         self._background = BackgroundCommands(
             self._start_unheard,
             self._not_told,
@@ -184,6 +187,8 @@ class Session(Sandbox):
         await self._let_go()
 
     async def _unmake(self, box: Sandbox, cause: str) -> None:
+        if self._ahead is not None:
+            self._ahead.forget()
         about = self._about() | {"sandbox": box.id, "cause": cause}
         with self._home.events.operation("sandbox.end", about):
             await self._home.unmake(box)
@@ -330,13 +335,17 @@ class Session(Sandbox):
 
     async def _started(self, box: Sandbox, launch: Launch, deadline: float | None) -> Process:
         if deadline is None:
-            return await box._start(launch)
+            return await self._begun(box, launch)
         with anyio.CancelScope(deadline=deadline):
-            return await box._start(launch)
+            return await self._begun(box, launch)
         cause = "it did not start a command before its time was up"
         with anyio.CancelScope(shield=True):
             await box._destroy(cause)
         raise SandboxLostError(f"the sandbox was destroyed: {cause}", cause=cause)
+
+    async def _begun(self, box: Sandbox, launch: Launch) -> Process:
+        ahead = None if self._ahead is None else await self._ahead.take(box, launch)
+        return ahead or await box._start(launch)
 
     def _process_ended(
         self,
@@ -347,6 +356,8 @@ class Session(Sandbox):
     ) -> None:
         self._running.pop(process, None)
         self.last_used = time.monotonic()
+        if self._ahead is not None and error is None:
+            self._ahead.command_ended()
         if operation is None or operation.duration_s:  # nobody asks, or it was told before
             return
         if end is not None:

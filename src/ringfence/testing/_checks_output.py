@@ -129,7 +129,7 @@ async def a_flood_of_output_is_drained_and_counted(ctx: Context) -> None:
     """A flood fills the host's memory, or stops at the cap and blocks the program for ever."""
     script = "head -c 2000000000 /dev/zero | tr '\\0' y; echo tail >&2; exit 3"
     with memory_growth() as grown:
-        result = await ctx.sh(script, timeout=120)
+        result = await ctx.sh(script, timeout=300)
     expect.equal(result.exit_code, 3, "the exit code")
     expect.equal((len(result.stdout), result.stdout[-2:]), (_MEBIBYTE, b"yy"), "what was kept")
     expect.equal((result.stderr, result.stderr_truncated), (b"tail\n", False), "stderr")
@@ -219,7 +219,7 @@ CHECKS: tuple[Check, ...] = (
     check(a_slow_reader_holds_up_nobody_else, PROGRAMS, LIVE, STREAMING),
     check(an_error_in_the_callback_stops_the_command, PROGRAMS, LIVE),
     check(leaving_a_stream_early_kills_the_command, PROGRAMS, LIVE, STREAMING),
-    check(a_flood_of_output_is_drained_and_counted, PROGRAMS, SEPARATE, hostile=True, timeout=150),
+    check(a_flood_of_output_is_drained_and_counted, PROGRAMS, SEPARATE, hostile=True, timeout=400),
     check(the_cap_is_exact, PROGRAMS, SEPARATE),
     check(the_callback_gets_nothing_past_the_cap, PROGRAMS, LIVE),
     check(both_streams_can_flood_at_once, PROGRAMS, SEPARATE),

@@ -202,7 +202,7 @@ class Connection:
     def _last_words(self) -> SandboxLostError:
         """Return why the other side has closed its stream, which it may have said before."""
         try:
-            for kind, channel_id, payload in self._decoder.feed(self._stream.receive_now()):
+            for kind, channel_id, payload in self._decoder.feed(self._stream.receive_now() or b""):
                 self._take(kind, channel_id, payload)
         except SandboxLostError as error:
             return error
@@ -262,6 +262,19 @@ class Connection:
                 self._take(kind, channel_id, payload)
         except ProtocolError as error:
             raise self.lose(error) from None
+
+    def look(self) -> bool:
+        """Take what has arrived; return False where that can't be done without waiting.
+
+        Raises:
+            SandboxLostError: What has arrived makes no sense.
+        """
+        if self._reading:  # who reads would wait on for what we had taken
+            return False
+        data = self._stream.receive_now()
+        if data:
+            self._take_all(data)
+        return data is not None
 
     def _hand_over(self) -> None:
         for event in self._waiting:

@@ -36,6 +36,7 @@ __all__ = (
     "frame",
     "kill_frame",
     "lifetime_frame",
+    "limit_frame",
     "resize_frame",
     "start_frame",
     "token_frame",
@@ -69,6 +70,7 @@ class FrameType(IntEnum):
     LIFETIME = 0x07
     TOKEN = 0x08
     RESIZE = 0x09
+    LIMIT = 0x0A
 
     HELLO = 0x81
     STARTED = 0x82
@@ -98,6 +100,7 @@ class Feature(IntFlag):
     TERMINAL = 8
     READ_MANY = 16
     WRITE_MANY = 32
+    LIMIT = 64
 
 
 class Outcome(IntEnum):
@@ -218,6 +221,11 @@ def kill_frame(channel: int, signal: int | None) -> bytes:
 def resize_frame(channel: int, rows: int, columns: int) -> bytes:
     """Return a frame that sets the size of a command's terminal."""
     return frame(FrameType.RESIZE, channel, _U32.pack(rows) + _U32.pack(columns))
+
+
+def limit_frame(channel: int, seconds: float) -> bytes:
+    """Return a frame that sets how long a command may run from now."""
+    return frame(FrameType.LIMIT, channel, _U64.pack(_milliseconds(seconds)))
 
 
 def lifetime_frame(seconds: float) -> bytes:

@@ -11,17 +11,19 @@ from ..backend import Sandbox, command_cwd
 from ..errors import CommandError, SandboxLostError
 from ..execution import EXIT_TIMED_OUT
 from ..models import Chunk, Command, Exit, ExitReason, Stream, TerminalSize, Usage
-from ..process import DeadlineError, Launch, Process
+from ..process import HOST_SLACK, DeadlineError, Launch, Process
 from .connection import Channel, Connection
 from .failures import no_process, raise_file_error, terminal_error
 from .frames import (
     ExitFrame,
+    Feature,
     FrameType,
     Outcome,
     Stage,
     credit_frame,
     frame,
     kill_frame,
+    limit_frame,
     resize_frame,
 )
 
@@ -164,6 +166,26 @@ class WardenProcess(Process):
         if not self._stdin_closed and not self.ended:
             self._stdin_closed = True
             await self._connection.send(frame(FrameType.STDIN_END, self._channel.id))
+
+    async def _is_waiting(self) -> bool:
+        hello = self._connection.hello
+        if hello is None or Feature.LIMIT not in hello.features:  # an older warden
+            await super()._is_waiting()
+        if not self._connection.look():
+            await self._connection.ping()
+        return not self.ended and not self._stdin_closed
+
+    async def _hand_over(self, stdin: bytes, seconds: float, more: bool) -> None:
+        connection, channel = self._connection, self._channel
+        if self._sandbox.keeps_deadlines:
+            connection.watch(channel, seconds + self._launch.kill_grace + HOST_SLACK)
+        connection.queue(limit_frame(channel.id, seconds))
+        if not more:
+            self._stdin_closed = True
+        channel.stdin_free -= len(stdin)
+        given = frame(FrameType.STDIN, channel.id, stdin) if stdin else b""
+        end = b"" if more else frame(FrameType.STDIN_END, channel.id)
+        await connection.send(given + end)
 
     async def resize(self, rows: int, columns: int) -> None:
         if self._launch.command.terminal is None:

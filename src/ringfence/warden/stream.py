@@ -31,9 +31,9 @@ class ByteStream(ABC):
     async def receive(self) -> bytes:
         """Return what has arrived, at least one byte, or nothing at the end of the stream."""
 
-    def receive_now(self) -> bytes:
-        """Return what has arrived, without waiting."""
-        return b""
+    def receive_now(self) -> bytes | None:
+        """Return what has arrived, without waiting; None where that can't be told."""
+        return None
 
     @abstractmethod
     async def send_some(self, data: bytes | bytearray | memoryview) -> int:

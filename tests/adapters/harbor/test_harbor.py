@@ -78,7 +78,7 @@ async def test_commands(environment: HarborEnvironment) -> None:
 
 
 async def test_a_timeout_is_a_result(environment: HarborEnvironment) -> None:
-    found = await environment.exec("echo out; echo err >&2; sleep 60", timeout_sec=1)
+    found = await environment.exec("echo out; echo err >&2; sleep 60", timeout_sec=4)
     assert (found.stdout, found.return_code) == ("out\n", 124)
     assert found.stderr == "err\n[TIMEOUT: command exceeded time limit]\n"
     with pytest.raises(CommandError):

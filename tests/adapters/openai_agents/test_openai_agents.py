@@ -105,8 +105,8 @@ async def test_commands(session: SandboxSession) -> None:
 
 async def test_a_timeout_has_what_was_written(session: SandboxSession) -> None:
     with pytest.raises(ExecTimeoutError) as caught:
-        await session.exec("echo out; echo err >&2; sleep 60", timeout=0.5)
-    assert caught.value.timeout_s == 0.5
+        await session.exec("echo out; echo err >&2; sleep 60", timeout=4)
+    assert caught.value.timeout_s == 4
     assert caught.value.context["stdout"] == "out\n"
     assert caught.value.context["stderr"] == "err\n"
     assert (await session.exec("echo on")).stdout == b"on\n"
@@ -135,7 +135,7 @@ async def test_what_can_not_be_run(session: SandboxSession) -> None:
 async def test_cancelling_kills_the_command(session: SandboxSession) -> None:
     task = asyncio.ensure_future(session.exec("exec sleep 474"))
     listing = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
-    for _ in range(200):
+    for _ in range(1000):
         if b"sleep 474" in (await session.exec(listing)).stdout.replace(b"exec sleep 474", b""):
             break
         await asyncio.sleep(0.02)
@@ -144,7 +144,7 @@ async def test_cancelling_kills_the_command(session: SandboxSession) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    for _ in range(200):
+    for _ in range(1000):
         if b"sleep 474" not in (await session.exec(listing)).stdout:
             return
         await asyncio.sleep(0.05)
@@ -165,12 +165,12 @@ async def test_ports_are_not_exposed(session: SandboxSession) -> None:
 async def test_a_command_in_a_terminal(session: SandboxSession) -> None:
     assert session.supports_pty()
     first = await session.pty_exec_start(
-        "test -t 0 && echo tty; read x; echo got $x; exit 5", tty=True, yield_time_s=0.5
+        "test -t 0 && echo tty; read x; echo got $x; exit 5", tty=True, yield_time_s=3
     )
     assert (first.output, first.exit_code) == (b"tty\r\n", None)
     assert first.process_id is not None
     last = await session.pty_write_stdin(
-        session_id=first.process_id, chars="wörd\n", yield_time_s=5
+        session_id=first.process_id, chars="wörd\n", yield_time_s=20
     )
     assert "got wörd" in last.output.decode()
     assert (last.process_id, last.exit_code) == (None, 5)
@@ -179,15 +179,15 @@ async def test_a_command_in_a_terminal(session: SandboxSession) -> None:
 
 
 async def test_a_command_without_a_terminal_that_runs_on(session: SandboxSession) -> None:
-    quick = await session.pty_exec_start("echo 1; echo 2 >&2; exit 3", yield_time_s=5)
+    quick = await session.pty_exec_start("echo 1; echo 2 >&2; exit 3", yield_time_s=20)
     assert (sorted(quick.output.split()), quick.exit_code) == ([b"1", b"2"], 3)
-    slow = await session.pty_exec_start("echo here; exec sleep 475", yield_time_s=0.3)
+    slow = await session.pty_exec_start("echo here; exec sleep 475", yield_time_s=3)
     assert (slow.output, slow.exit_code) == (b"here\n", None)
     assert slow.process_id is not None
     with pytest.raises(RuntimeError, match="stdin is not available for this process"):
         await session.pty_write_stdin(session_id=slow.process_id, chars="x")
     await session.pty_terminate_all()
-    for _ in range(200):
+    for _ in range(1000):
         running = (await session.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).stdout
         if b"sleep 475" not in running:
             break
