@@ -52,7 +52,7 @@ class Spares:
     @property
     def is_ready(self) -> bool:
         """Whether one can be taken at once."""
-        return any(boot.is_fresh(_MAX_AGE) for boot in self._adopted or self._boots)
+        return any(boot.is_fresh(_MAX_AGE) for boot in list(self._adopted or self._boots))
 
     def _add(self) -> None:
         if not self._closed:
