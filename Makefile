@@ -63,7 +63,7 @@ check: lint types layers unit ## lint, types, layers and unit tests, in some two
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python scripts/generate_sync.py --check
+	$(BIN)/python -m scripts.twins --check
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from ringfence.backends._docker_endpoint import find_endpoint
 from ringfence.config import ContainerConfig
@@ -59,6 +59,26 @@ class PlainEngine:
     def has_image(self, name: str) -> bool:
         """Whether it has an image."""
         return self.call("GET", f"/images/{quote(name, safe='')}/json") is not None
+
+    def build(self, name: str, context: bytes) -> None:
+        """Build an image of a Dockerfile and files beside it, given as a tar archive."""
+        connection = _Connection(self._path)
+        headers = {"Content-Type": "application/x-tar"}
+        where = f"/build?{urlencode({'t': name, 'networkmode': 'none', 'rm': '1'})}"
+        try:
+            connection.request("POST", where, context, headers)
+            answer = connection.getresponse()
+            said = answer.read().decode("utf-8", "replace").strip()
+        finally:
+            connection.close()
+        done = answer.status == http.client.OK and '"error"' not in said
+        check(done, f"{name} can't be built: {said[-300:]}")
+
+    def remove_labelled(self) -> None:
+        """Remove the containers that bear the benchmarks' label, whoever has left them."""
+        filters = quote(json.dumps({"label": [LABEL]}))
+        for found in self.call("GET", f"/containers/json?all=1&filters={filters}"):
+            self.call("DELETE", f"/containers/{found['Id']}?force=1&v=1")
 
     def pids(self, name: str) -> list[int]:
         """Return the processes of a container, as the host sees them."""

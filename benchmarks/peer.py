@@ -17,10 +17,21 @@ from ringfence.backends._jail import find_bwrap
 from .machine import real_python
 from .measure import TOTAL, Side, Times, check
 
-__all__ = ("CONTAINER_PEERS", "PEERS", "Peer", "PeerError", "Worker", "started")
+__all__ = (
+    "CACHE",
+    "CONTAINER_PEERS",
+    "INSTALL_SECONDS",
+    "PEERS",
+    "SWE_REX",
+    "Peer",
+    "PeerError",
+    "Worker",
+    "last_line",
+    "started",
+)
 
-_CACHE = Path(__file__).parent.parent / ".cache" / "benchmarks"
-_INSTALL_SECONDS = 300.0
+CACHE = Path(__file__).parent.parent / ".cache" / "benchmarks"
+INSTALL_SECONDS = 300.0
 _ANSWER_SECONDS = 60.0
 _BURST_SECONDS = 300.0
 
@@ -37,11 +48,13 @@ class Peer:
         name: In the package index.
         version: The one that `peer_worker` knows how to drive.
         live: Whether it keeps something open between two commands.
+        also: What it imports and does not ask for.
     """
 
     name: str
     version: str
     live: bool
+    also: tuple[str, ...] = ()
 
 
 PEERS = (
@@ -51,12 +64,13 @@ PEERS = (
     Peer("nono-py", "0.16.0", live=False),
 )
 
-CONTAINER_PEERS = (Peer("llm-sandbox[docker]", "0.3.46", live=False),)
+SWE_REX = Peer("swe-rex", "1.4.0", live=False, also=("aiohttp",))
+CONTAINER_PEERS = (Peer("llm-sandbox[docker]", "0.3.46", live=False), SWE_REX)
 
 
 def _install(peer: Peer) -> Path:
     """Return the interpreter of an environment with the package in it."""
-    place = _CACHE / f"{peer.name}-{peer.version}"
+    place = CACHE / f"{peer.name}-{peer.version}"
     python, done = place / "bin" / "python", place / "installed"
     if done.exists():
         return python
@@ -69,20 +83,22 @@ def _install(peer: Peer) -> Path:
         "-qq",
         "--disable-pip-version-check",
         wanted,
+        *peer.also,
     ]
     venv: list[str | Path] = [real_python(), "-m", "venv", "--clear", place]
     for step in (venv, pip):
         try:
-            run = subprocess.run(step, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
+            run = subprocess.run(step, capture_output=True, text=True, timeout=INSTALL_SECONDS)
         except subprocess.TimeoutExpired:
-            raise PeerError(f"installing took over {_INSTALL_SECONDS:.0f} s") from None
+            raise PeerError(f"installing took over {INSTALL_SECONDS:.0f} s") from None
         if run.returncode:
-            raise PeerError(f"it can't be installed: {_last_line(run.stderr)}")
+            raise PeerError(f"it can't be installed: {last_line(run.stderr)}")
     done.touch()
     return python
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """Return the last line of what a program said, cut."""
     return (text.strip().splitlines() or ["no reason given"])[-1][:200]
 
 
@@ -104,7 +120,7 @@ class Worker:
             raise PeerError(f"it did not answer within {seconds:.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            raise PeerError(f"it fails here: {_last_line(self._process.stderr.read())}")
+            raise PeerError(f"it fails here: {last_line(self._process.stderr.read())}")
         found = json.loads(line)
         assert isinstance(found, dict)
         return found

@@ -86,6 +86,42 @@ class LlmSandboxDocker:
         return {"seconds": total, "each": took}
 
 
+class SweRex:
+    """SWE-ReX: a container with its own server inside for each caller. It has no pool."""
+
+    def burst(self, count: int, size: int) -> dict[str, Any]:
+        return asyncio.run(self._burst(count, size))
+
+    async def _burst(self, count: int, size: int) -> dict[str, Any]:
+        make = import_module("swerex.deployment.docker").DockerDeployment
+        command = import_module("swerex.runtime.abstract").Command
+        places = asyncio.Semaphore(size)
+
+        async def one(number: int) -> float:
+            began = time.perf_counter()
+            async with places:
+                box = make(
+                    image=os.environ["RINGFENCE_BENCHMARK_IMAGE"],
+                    pull="never",
+                    docker_args=["--label", os.environ["RINGFENCE_BENCHMARK_LABEL"]],
+                    remove_container=True,
+                    startup_timeout=120.0,
+                )
+                try:
+                    await box.start()
+                    done = await box.runtime.execute(command(command=["/bin/echo", str(number)]))
+                    took = time.perf_counter() - began
+                finally:
+                    await box.stop()
+            if (done.exit_code, done.stdout.strip()) != (0, str(number)):
+                raise RuntimeError(f"echo gave {done!r}")
+            return took
+
+        began = time.perf_counter()
+        took = await asyncio.gather(*(one(number) for number in range(count)))
+        return {"seconds": time.perf_counter() - began, "each": took}
+
+
 class DeepagentsSandbox:
     """deepagents-sandbox: a bwrap for each command, a directory for each sandbox."""
 
@@ -143,6 +179,7 @@ def _argv(command: str) -> list[str]:
 PEERS: dict[str, Callable[[], Any]] = {
     "llm-sandbox": LlmSandbox,
     "llm-sandbox[docker]": LlmSandboxDocker,
+    "swe-rex": SweRex,
     "deepagents-sandbox": DeepagentsSandbox,
     "sandlock": Sandlock,
     "nono-py": NonoPy,

@@ -11,12 +11,12 @@ import anyio.to_thread
 
 from ringfence import Pool, PoolConfig, Sandbox
 from ringfence.backends.docker import ContainerBackend
-from ringfence.config import ContainerConfig
 
-from ..engine import PlainEngine, config
+from ..engine import LABEL, PlainEngine, config
 from ..hardening import check_container
 from ..measure import TOTAL, CheckError, Times, alternate, check, percentile, summarize
-from ..peer import CONTAINER_PEERS, Peer, PeerError, started
+from ..peer import CONTAINER_PEERS, SWE_REX, Peer, PeerError, started
+from ..peer_image import base_image, with_package
 from ..report import Line, compare
 from ..settings import Settings
 from .container import run_side
@@ -25,6 +25,10 @@ __all__ = ("run",)
 
 _SIZE = 16
 _READY_SECONDS = 120.0
+_HOW = {
+    "llm-sandbox[docker]": "theirs are used again and not clean",
+    "swe-rex": f"theirs are made for each, {_SIZE} at once, on a bridge, with a server inside",
+}
 _WORKERS = 4  # as many as a pool makes at once
 
 
@@ -146,29 +150,39 @@ async def _peers(
     not_run: list[str],
 ) -> list[Line]:
     """Measure the same burst on the pools of other packages."""
-    not_run.append("swe-rex: it needs an image with its own server inside, and has no pool")
     if not settings.peers:
         not_run.append("other packages: --no-peers was given")
-        return []
-    if not engine.has_image(ContainerConfig().image):
-        not_run.append("other packages: they need an image with Python, a shell and a user root")
         return []
     lines = []
     for peer in CONTAINER_PEERS:
         try:
-            lines.append(await _against(peer, settings, factory))
+            image = await anyio.to_thread.run_sync(_image_of, peer)
+            lines.append(await _against(peer, image, settings, factory))
         except (PeerError, CheckError) as error:
             not_run.append(f"{peer.name} {peer.version}: {error}")
+        finally:
+            engine.remove_labelled()
     return lines
 
 
+def _image_of(peer: Peer) -> str:
+    """Return the image that a package's containers are made of."""
+    engine = PlainEngine()
+    try:
+        if peer is SWE_REX:
+            return with_package(engine, peer, "swerex-remote", "swerex.server")
+        return base_image(engine)
+    finally:
+        engine.close()
+
+
 async def _against(
-    peer: Peer, settings: Settings, factory: Callable[[], Awaitable[Sandbox]]
+    peer: Peer, image: str, settings: Settings, factory: Callable[[], Awaitable[Sandbox]]
 ) -> Line:
     count, size = _crowd(settings)
     each: list[float] = []
     others: list[float] = []
-    variables = {"RINGFENCE_BENCHMARK_IMAGE": ContainerConfig().image}
+    variables = {"RINGFENCE_BENCHMARK_IMAGE": image, "RINGFENCE_BENCHMARK_LABEL": LABEL}
     with started(peer, variables) as worker:
 
         async def theirs() -> Times:
@@ -182,7 +196,7 @@ async def _against(
             return {TOTAL: total}
 
         name = f"{peer.name} {peer.version}"
-        # Once: closing their pool takes ten seconds a container.
+        # Once: removing a container takes one of them ten seconds.
         taken = await alternate({"ours": ours, name: theirs}, 1, warm_up=0)
     p50, p99 = (
         f"{percentile(each, share):.2f} s, theirs {percentile(others, share):.2f} s"
@@ -192,7 +206,7 @@ async def _against(
         f"{count} callers at once on an empty pool of {size}, beside another package",
         taken,
         note=f"one caller's p50 {p50}; p99 {p99}; all {len(each)} and {len(others)} succeeded; "
-        "theirs are used again and not clean, ours are made for each",
+        f"{_HOW[peer.name]}, ours are made for each",
     )
 
 

@@ -1,6 +1,6 @@
 """The synchronous twins of backends, sandboxes, processes, pools, sessions and exports.
 
-Written by scripts/generate_sync.py from the async classes; change those, not this file. All calls
+Written by scripts/twins from the async classes; change those, not this file. All calls
 share one event loop in a thread of its own, so they also work where an event loop is running, and
 from any thread::
 

@@ -62,14 +62,14 @@ class Seen:
             tuple(sorted(item["Name"] for item in networks)),
         )
 
-    def nothing_left(self, but: Left | None = None, seconds: float = 8.0) -> None:
+    def nothing_left(self, but: Left | None = None, seconds: float = 30.0) -> None:
         """Fail if more than this is left once some time to go has passed."""
         deadline = time.monotonic() + seconds
         while (found := self.left()) != (but or Left()):
             assert time.monotonic() < deadline, f"left in the engine: {found}"
             time.sleep(0.05)
 
-    async def until_nothing_left(self, but: Left | None = None, seconds: float = 8.0) -> None:
+    async def until_nothing_left(self, but: Left | None = None, seconds: float = 30.0) -> None:
         """As `nothing_left`, beside what goes on in this event loop."""
         await anyio.to_thread.run_sync(self.nothing_left, but, seconds)
 

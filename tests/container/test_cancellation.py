@@ -141,7 +141,7 @@ async def settle(on: Ground, seen: Seen, sockets: int) -> None:
     await seen.until_nothing_left(Left(containers=(on.sandbox.id,)))
     assert not until_gone(processes_with(MARK))
     assert (await on.sandbox.exec("echo", ["good"])).stdout == b"good\n"
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while entries() != {on.sandbox.id}:
             await anyio.sleep(0.02)
     assert open_sockets() <= sockets + 2 * IDLE_CONNECTIONS

@@ -23,7 +23,7 @@ from scripts.services.engine import Engine
 from .conftest import MINIMAL, PYTHON, containers
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 BRIDGE = SandboxSpec(network=Network("bridge"))
 

@@ -17,7 +17,7 @@ from ..machine import processes_with, until_gone
 from .conftest import MINIMAL, containers
 from .seen import LABEL, Left, Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 MARK = "86397.75"
 

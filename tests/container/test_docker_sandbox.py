@@ -17,7 +17,7 @@ from ringfence import (
 from .conftest import PYTHON
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

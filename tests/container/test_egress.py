@@ -24,7 +24,7 @@ from ringfence.models import Command, Network, SandboxSpec
 from .conftest import MINIMAL, PYTHON, containers
 from .seen import Left, Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 BRIDGE = SandboxSpec(network=Network("bridge"))
 HERE, WORLD = "198.51.100.1", "198.51.100.7"  # of a network that is for examples
@@ -45,8 +45,8 @@ CLIENT = """
 import socket, sys
 for address in sys.argv[2:]:
     try:
-        with socket.create_connection((address, int(sys.argv[1])), 1.5) as connection:
-            connection.settimeout(1.5)
+        with socket.create_connection((address, int(sys.argv[1])), 5) as connection:
+            connection.settimeout(5)
             if connection.recv(9) == b"here":
                 print(address, flush=True)
     except OSError:

@@ -22,7 +22,7 @@ from .conftest import MINIMAL, containers
 from .own_engine import OwnEngine
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 MARK = "86396.75"
 SLEEP = Command(("sleep", MARK), timeout=100)
@@ -74,7 +74,7 @@ def test_a_program_that_kills_what_keeps_it_ends_as_killed(seen: Seen) -> None:
             for script in (KILL_WHAT_KEEPS_IT, f"sleep {MARK} & kill -KILL -1; sleep {MARK}"):
                 result = await sandbox.exec("sh", ["-c", script], timeout=30)
                 assert (result.exit_code, result.exit_reason) == (137, ExitReason.SIGNALED)
-                assert not until_gone(processes_with(MARK), seconds=0.5)
+                assert not until_gone(processes_with(MARK), seconds=5)
                 await sandbox.ping(timeout=10)
             assert await sandbox.read_file("kept") == b"x"
 
@@ -88,10 +88,10 @@ def test_a_left_over_lives_and_is_drained_and_its_keeper_ends_with_it(seen: Seen
         async with by_exec(seen) as backend, await backend.create() as sandbox:
             result = await sandbox.exec("sh", ["-c", script])
             assert result.exit_code == 5
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while "done" not in [info.name for info in (await sandbox.list_files()).entries]:
                     await anyio.sleep(0.05)
-            await until(lambda: bool(processes_with(f"sleep\0{MARK}")), seconds=10)
+            await until(lambda: bool(processes_with(f"sleep\0{MARK}")), seconds=60)
             await sandbox.exec("sh", ["-c", f"kill {result.stdout_text}"])
             await until(lambda: len(inside(seen, sandbox)) == 1, what="only the init is left")
 
@@ -114,7 +114,7 @@ def test_a_container_that_is_ended_from_outside(
         async with by_exec(seen) as backend:
             sandbox = await backend.create()
             process = await sandbox.start(SLEEP)
-            await until(lambda: bool(processes_with(MARK)), seconds=10)
+            await until(lambda: bool(processes_with(MARK)), seconds=60)
             await anyio.to_thread.run_sync(end, seen, sandbox.id)
             for call in (process.wait, lambda: sandbox.exec("true"), sandbox.ping):
                 with pytest.raises(SandboxLostError) as caught:
@@ -177,7 +177,7 @@ def test_a_stream_that_breaks_loses_the_sandbox(seen: Seen, between: Between) ->
         async with between.serve(), containers(between.path, transport="exec") as backend:
             sandbox = await backend.create()
             process = await sandbox.start(SLEEP)
-            await until(lambda: bool(processes_with(MARK)), seconds=10)
+            await until(lambda: bool(processes_with(MARK)), seconds=60)
             between.break_all()
             with pytest.raises(SandboxLostError):
                 await process.wait()
@@ -196,7 +196,7 @@ def test_an_engine_that_is_restarted_loses_the_sandbox_and_serves_again(
         async with containers(own_engine.socket, transport="exec") as backend:
             sandbox = await backend.create()
             process = await sandbox.start(SLEEP)
-            await until(lambda: bool(processes_with(MARK)), seconds=10)
+            await until(lambda: bool(processes_with(MARK)), seconds=60)
             await anyio.to_thread.run_sync(own_engine.stop)
             with pytest.raises(SandboxLostError):
                 await process.wait()
@@ -266,7 +266,7 @@ def test_twenty_cancellations_leave_nothing(seen: Seen) -> None:
             for _ in range(20):
                 with anyio.move_on_after(rng.uniform(0, 1.5)):
                     await _all_of_it(backend)
-                await seen.until_nothing_left(seconds=20)
+                await seen.until_nothing_left()
                 assert not until_gone(processes_with(MARK))
                 await nothing_left(before)
             assert (await backend.execute("echo", ["ok"])).stdout == b"ok\n"

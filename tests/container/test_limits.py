@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import anyio
 import pytest
 
@@ -14,7 +12,7 @@ from ringfence.models import Command, ExitReason, Limits, SandboxSpec
 from .conftest import PYTHON, containers
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.hostile, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.container, pytest.mark.hostile, pytest.mark.timeout(240)]
 
 MIB = 1 << 20
 HUNGRY = "x = bytearray(400 << 20); print(len(x))"
@@ -57,12 +55,6 @@ def test_who_is_killed_by_the_memory_limit(seen: Seen) -> None:
     anyio.run(main)
 
 
-def free_bytes() -> int:
-    """Return what is free where the engine keeps its data."""
-    found = os.statvfs("/var/lib/docker" if os.path.isdir("/var/lib/docker") else "/")
-    return found.f_bavail * found.f_frsize
-
-
 FILL = "dd if=/dev/zero of={place}/full bs=1M count=4096 2>&1 | grep -c 'No space left'"
 FILES = "i=0; while true > {place}/n$i; do i=$((i+1)); done 2>/dev/null; echo $i; rm -f {place}/n*"
 MANY = 2000
@@ -73,17 +65,17 @@ SMALL = SandboxSpec(
 
 @pytest.mark.parametrize("place", ["/workspace", "/tmp", "/dev/shm"])
 def test_a_full_disk_is_the_sandbox_s_own(seen: Seen, place: str) -> None:
-    """Writing ends at the cap, costs the machine no more than it, and all goes on after it."""
+    """Writing ends at the cap, costs no disk of the machine's, and all goes on after it."""
     cap = 32 * MIB if place == "/workspace" else 16 * MIB
 
     async def main() -> None:
         async with containers(seen.socket) as backend, await backend.create(SMALL) as box:
-            before = free_bytes()
             result = await box.exec("sh", ["-c", FILL.format(place=place)])
             assert result.stdout == b"1\n", result
             size = await box.exec("stat", ["-c", "%s", f"{place}/full"])
             assert cap - MIB <= int(size.stdout) <= cap
-            assert before - free_bytes() <= cap + 64 * MIB  # others write too
+            kind = await box.exec("stat", ["-f", "-c", "%T", place])
+            assert kind.stdout == b"tmpfs\n"  # so that no disk of the machine's is filled
             await is_sound(box)
             if place == "/workspace":
                 with pytest.raises(NoSpaceError):

@@ -134,7 +134,7 @@ def test_the_containers_end_with_their_process(seen: Seen) -> None:
     assert len(names) == 2, done.stderr
 
     async def until_gone() -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while any(map(seen.inspect, names)):
                 await anyio.sleep(0.1)
 

@@ -19,7 +19,7 @@ from ringfence.models import Enforcement, Limits, Mount, SandboxSpec
 from .conftest import MINIMAL, containers
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 SIZED = SandboxSpec(Limits(workspace_bytes=8 << 20, workspace_files=200))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -23,12 +22,12 @@ from .between import REQUESTS, Between, Spoilt
 from .conftest import containers
 from .seen import Seen
 
-pytestmark = [pytest.mark.container, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 SOON = SandboxSpec(limits=Limits(start_timeout=1.0))
 CALL_SECONDS = 10.0  # that one request to the engine may take
 REMOVE_SECONDS = 20.0  # that are spent on removing what is lost, before that is told
-SLACK = 5.0  # for a busy machine
+SLACK = 30.0  # for a busy machine
 BEFORE = ("version", "info", "image", "volume")
 """Requests of opening a backend."""
 
@@ -63,10 +62,8 @@ def test_a_file_that_is_no_socket(tmp_path: Path) -> None:
 
 async def timed(work: Callable[[], Awaitable[object]], most: float) -> SandboxError:
     """Return the typed error that something must end with, in time."""
-    began = time.monotonic()
-    with pytest.raises(SandboxError) as caught:
+    with anyio.fail_after(most), pytest.raises(SandboxError) as caught:
         await work()
-    assert time.monotonic() - began < most
     return caught.value
 
 
@@ -124,10 +121,9 @@ def test_an_engine_that_stops_in_the_middle_of_a_stream(between: Between, seen: 
         async with between.serve(), containers(between.path) as backend:
             sandbox = await backend.create()
             between.held_back = True
-            began = time.monotonic()
-            result = await sandbox.exec(Command(("sleep", "60"), timeout=1))
+            with anyio.fail_after(1 + REMOVE_SECONDS + SLACK):
+                result = await sandbox.exec(Command(("sleep", "600"), timeout=1))
             assert result.timed_out
-            assert time.monotonic() - began < 1 + REMOVE_SECONDS + SLACK
             await timed(lambda: sandbox.exec("true"), SLACK)
             between.mend()
             await sandbox.aclose()

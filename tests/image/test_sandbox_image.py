@@ -92,6 +92,7 @@ async def test_pip_installs_upgrades_and_removes(image: BuiltImage, writable: bo
         await said(sandbox, *INSTALL)
         assert (await said(sandbox, "python", "-c", WHERE)).startswith("/workspace/.local/lib/")
         assert (await said(sandbox, "toy")).strip() == "toy"
+        assert "ringfence-toy" in await said(sandbox, "pip", "list")
         await said(sandbox, *INSTALL, "--upgrade", "--force-reinstall")
         await said(sandbox, "python", "-m", "pip", "uninstall", "-y", "ringfence-toy")
         assert (await sandbox.exec("toy")).exit_code == 127

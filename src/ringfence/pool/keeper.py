@@ -51,6 +51,9 @@ class Keeper:
         self._resting = False
         self._tasks: TaskGroup | None = None
         self._hurry: anyio.Event | None = None
+        self._due: anyio.Event | None = None
+        self._doomed: list[Member] = []
+        self._to_make = 0
         self._stop: anyio.Event | None = None
         self._ended: anyio.Event | None = None
 
@@ -61,7 +64,8 @@ class Keeper:
 
     def begin(self, group: TaskGroup) -> None:
         """Do its work in a group, which waits for the end of it."""
-        self._stop, self._ended, self._hurry = anyio.Event(), anyio.Event(), anyio.Event()
+        self._stop, self._ended = anyio.Event(), anyio.Event()
+        self._hurry, self._due = anyio.Event(), anyio.Event()
         group.start_soon(self._run, self._stop, self._ended)
 
     async def aclose(self) -> None:
@@ -73,19 +77,21 @@ class Keeper:
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
 
-    # What follows from a change, at once.
+    # What follows from a change. Tasks are begun by a task, since whoever makes the change has a
+    # command to run or a result to return, and beginning a task takes as long as a tenth of one.
 
     def make_up(self) -> None:
-        """Begin to make what is short."""
-        if self.closed or self._tasks is None or self._hurry is None:
+        """Have what is short made."""
+        if self.closed or self._due is None or self._hurry is None:
             return
         if self.places.is_awaited:
             self._hurry.set()
             self._hurry = anyio.Event()
         resting = anyio.current_time() < self._rests_until
-        for _ in range(self.places.shortage(resting)):
-            self.places.making += 1
-            self._tasks.start_soon(self._make)
+        if short := self.places.shortage(resting):
+            self.places.making += short
+            self._to_make += short
+            self._due.set()
 
     def retire(self, member: Member) -> None:
         """Begin to remove one; who closes the pool may have done so already."""
@@ -98,9 +104,18 @@ class Keeper:
             self._begin_to_remove(member)
 
     def _begin_to_remove(self, member: Member) -> None:
-        assert self._tasks is not None
+        assert self._due is not None
         self.released.add(member.sandbox)
-        self._tasks.start_soon(self._remove, member)
+        self._doomed.append(member)
+        if self.closed:
+            self._begin_removals()
+        else:
+            self._due.set()
+
+    def _begin_removals(self) -> None:
+        assert self._tasks is not None
+        while self._doomed:
+            self._tasks.start_soon(self._remove, self._doomed.pop())
 
     # The tasks.
 
@@ -110,13 +125,26 @@ class Keeper:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as self._tasks:
                     self._tasks.start_soon(self._sweep)
+                    self._tasks.start_soon(self._begin_what_is_due, self._tasks)
                     self.make_up()
                     await stop.wait()
                     self._tasks.cancel_scope.cancel()
+                    self.places.making -= self._to_make
+                    self._begin_removals()
                     for member in self.places.close(closed_error()):
                         self._begin_to_remove(member)
         finally:
             ended.set()
+
+    async def _begin_what_is_due(self, tasks: TaskGroup) -> None:
+        """Begin tasks for what is short and for what is to be removed, whenever there is any."""
+        while self._due is not None:
+            await self._due.wait()
+            self._due = anyio.Event()
+            self._begin_removals()
+            while self._to_make:
+                self._to_make -= 1
+                tasks.start_soon(self._make)
 
     async def _make(self) -> None:
         began = anyio.current_time()
