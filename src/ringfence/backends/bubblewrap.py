@@ -117,16 +117,27 @@ class BubblewrapBackend(Backend):
 
     async def probe(self) -> Probe:
         try:
-            await self._open()
+            await self._try_out()
             details = {"bwrap": self._jail.bwrap if self._jail else ""}
         except SandboxError as error:
             return Probe(False, error.message, error.hint or "")
         finally:
-            await self.aclose()
-            self._closed = False
+            with anyio.CancelScope(shield=True):
+                await drain()
         return Probe(True, details=details | {"cgroups": self._no_cgroups or "usable"})
 
     async def _open(self) -> None:
+        await self._try_out()
+        self._spares = Spares(self._start_spare, self._adopt_spare)
+        self._spares.fill(self._config.spares)
+
+    async def _try_out(self) -> None:
+        """Make a sandbox, and end it.
+
+        Raises:
+            BackendUnavailableError: There can be none here; the message says why.
+            ConfigError: What is asked for can't be had.
+        """
         if self._config.network != "none":
             raise ConfigError(
                 f"network {self._config.network!r} is not available on bubblewrap",
@@ -145,8 +156,6 @@ class BubblewrapBackend(Backend):
                 hint=_what_blocks(),
             ) from error
         await sandbox.aclose()
-        self._spares = Spares(self._start_spare, self._adopt_spare)
-        self._spares.fill(self._config.spares)
 
     def _prepare(self) -> None:
         inventory.reap()
@@ -259,11 +268,10 @@ class BubblewrapBackend(Backend):
     async def aclose(self) -> None:
         self._closed = True
         with anyio.CancelScope(shield=True):
-            if self._spares is not None:
-                self._spares.stop()
+            if (spares := self._spares) is not None:
+                spares.stop()
                 await drain()  # a spare that is being made now is there after this
-                self._spares.abandon()
-                self._spares = None
+                spares.abandon()
             await drain()
 
 
