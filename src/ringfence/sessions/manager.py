@@ -127,8 +127,7 @@ class SessionManager(Opened):
         home = self._open_home()
         key = (checked_name("tenant_id", tenant_id), checked_name("execution_id", execution_id))
         asked = (plan, profile, spec)
-        found = self._sessions.get(key)
-        if found is not None:
+        if (found := self._sessions.get(key)) is not None:
             if asked not in ((None, "session", None), self._asked[key]):
                 raise ConfigError(
                     f"execution {execution_id!r} has a session with other settings",
@@ -178,8 +177,9 @@ class SessionManager(Opened):
         """
         if on_output is None:
             session, wanted = self._session(execution_id, tenant_id), as_script(command, timeout)
-            await session.ensure()  # before its clock starts
-            return await session.exec(wanted)
+            with session.in_use():
+                await session.ensure()  # before its clock starts
+                return await session.exec(wanted)
         run = self.exec_streaming(execution_id, command, tenant_id=tenant_id, timeout=timeout)
         async with run:
             async for chunk in run:
@@ -238,8 +238,7 @@ class SessionManager(Opened):
     ) -> None:
         """End an execution's sandbox, if this worker has it. Safe to call again."""
         key = (checked_name("tenant_id", tenant_id), checked_name("execution_id", execution_id))
-        session = self._sessions.get(key)
-        if session is not None:
+        if (session := self._sessions.get(key)) is not None:
             await session.aclose()
 
     async def cleanup_stale(self) -> int:

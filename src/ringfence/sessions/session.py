@@ -194,26 +194,25 @@ class Session(Sandbox):
     # Its commands.
 
     async def _start(self, launch: Launch) -> Process:
-        box = await self._ready()
-        operation = begin_told(self._home.events, launch, self._tenure.about)
-        deadline = host_deadline(launch, box.keeps_deadlines)
-        try:
-            inner = await start_within(deadline, box, lambda: self._begun(box, launch))
-        except (SandboxLostError, SandboxClosedError) as error:
-            self._home.events.end(operation, error)
-            await self._tenure.lose(box, error)
-            raise
-        except BaseException as error:
-            self._home.events.end(operation, error)
-            raise
-        is_new, self._tenure.first_command = self._tenure.first_command, False
-        ended = partial(self._process_ended, operation)
-        process = SessionProcess(inner, partial(self._tenure.lose, box), ended, deadline, is_new)
-        if launch.timeout is not None:
-            # One that is bound by the sandbox's age alone keeps nobody from calling it idle.
-            end = self.last_used + launch.timeout + launch.kill_grace + HOST_SLACK
-            self._running[process] = end
-        return process
+        with self.in_use():
+            box = await self._ready()
+            operation = begin_told(self._home.events, launch, self._tenure.about)
+            deadline = host_deadline(launch, box.keeps_deadlines)
+            try:
+                inner = await start_within(deadline, box, lambda: self._begun(box, launch))
+            except BaseException as error:
+                self._home.events.end(operation, error)
+                if isinstance(error, (SandboxLostError, SandboxClosedError)):
+                    await self._tenure.lose(box, error)
+                raise
+            is_new, self._tenure.first_command = self._tenure.first_command, False
+            lost, ended = partial(self._tenure.lose, box), partial(self._process_ended, operation)
+            process = SessionProcess(inner, lost, ended, deadline, is_new)
+            if launch.timeout is not None:
+                # One that is bound by the sandbox's age alone keeps nobody from calling it idle.
+                end = self.last_used + launch.timeout + launch.kill_grace + HOST_SLACK
+                self._running[process] = end
+            return process
 
     async def _start_unheard(self, command: Command, stdin_open: bool) -> Process:
         """Start a command that nobody waits for, and whose end nobody may hear of."""
@@ -247,23 +246,24 @@ class Session(Sandbox):
 
     @asynccontextmanager
     async def _using(self, operation: str, path: bytes, size: int = 0) -> AsyncIterator[Sandbox]:
-        box = await self._ready()
-        told = self._tenure.about()
-        told |= {"operation": operation, "path": ascii(os.fsdecode(path))[1:-1]}
-        if size:
-            told["bytes"] = size
-        try:
-            with self._home.events.operation("sandbox.file", told):
-                yield box
-        except (SandboxLostError, SandboxClosedError) as error:
-            await self._tenure.lose(box, error)
-            raise
-        except FileMissingError as error:
-            if self.has_restarted and error.hint is None:
-                error.hint = "what was written before the execution's last sandbox ended is gone"
-            raise
-        finally:
-            self.last_used = time.monotonic()
+        with self.in_use():
+            box = await self._ready()
+            told = self._tenure.about()
+            told |= {"operation": operation, "path": ascii(os.fsdecode(path))[1:-1]}
+            if size:
+                told["bytes"] = size
+            try:
+                with self._home.events.operation("sandbox.file", told):
+                    yield box
+            except (SandboxLostError, SandboxClosedError) as error:
+                await self._tenure.lose(box, error)
+                raise
+            except FileMissingError as error:
+                if self.has_restarted and error.hint is None:
+                    error.hint = (
+                        "what was written before the execution's last sandbox ended is gone"
+                    )
+                raise
 
     async def _write_file(self, path: bytes, data: bytes, mode: int | None, append: bool) -> None:
         async with self._using("write_file", path, len(data)) as box:
