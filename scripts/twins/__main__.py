@@ -85,7 +85,7 @@ def find(module: ast.Module, name: str) -> Definition:
 
 
 def members(module: ast.Module, name: str) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield what a class and its bases in the same module define, with the attributes' texts."""
+    """Yield what a class and its bases that have no twin define, with the attributes' texts."""
     node = find(module, name)
     assert isinstance(node, ast.ClassDef)
     for statement, after in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
@@ -96,6 +96,8 @@ def members(module: ast.Module, name: str) -> Iterator[tuple[ast.stmt, str]]:
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id.startswith("_"):
             yield from members(module, base.id)
+        elif isinstance(base, ast.Name) and base.id == "Opened":
+            yield from members(parsed("opened.py"), base.id)
 
 
 def twin_class(name: str, module: ast.Module) -> str:

@@ -152,6 +152,8 @@ LEFT_OUT = {
     "Run.complete",
     "Sandbox.keeps_deadlines",
     "Session.end_if_overdue",
+    "Session.hold",
+    "Session.id",
     "Session.in_use",
     "Session.overdue",
     "Session.tell_later",

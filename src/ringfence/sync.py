@@ -823,14 +823,14 @@ class Session(Sandbox):
         return self._inner.plan
 
     @property
-    def generation(self) -> int:
-        """How many sandboxes it has had in this worker; 0 before the first use."""
-        return self._inner.generation
-
-    @property
     def background(self) -> BackgroundCommands:
         """The commands in it that run on while nobody waits for them."""
         return BackgroundCommands(self._inner.background)
+
+    @property
+    def generation(self) -> int:
+        """How many sandboxes it has had in this worker; 0 before the first use."""
+        return self._inner.generation
 
     @property
     def is_live(self) -> bool:

@@ -66,7 +66,6 @@ def own_engine(own_places: Path) -> Iterator[OwnEngine]:
 
 
 def containers(socket: str, image: str = MINIMAL, **settings: object) -> ContainerBackend:
-    """Return a backend, not yet opened, at a socket."""
-    return ContainerBackend(
-        ContainerConfig.model_validate({"image": image, "socket_path": socket, **settings})
-    )
+    """Return a backend, not yet opened, at a socket; one that a busy machine has time for."""
+    asked = {"image": image, "socket_path": socket, "start_timeout": 60.0, **settings}
+    return ContainerBackend(ContainerConfig.model_validate(asked))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import platform
 import re
 import tarfile
+from collections.abc import Iterator
 
 import anyio
 import pytest
 
 from ringfence import inventory
 from ringfence.backend import Sandbox
+from ringfence.backends import _docker_maker
 from ringfence.backends._docker_warden import load_warden, volume_name
-from ringfence.backends.docker import ContainerBackend
-from ringfence.config import ContainerConfig
 from ringfence.errors import ConfigError
 from ringfence.models import Command, Network, Result, SandboxSpec
 from scripts.services.engine import Engine
@@ -192,12 +193,20 @@ def test_a_network_that_is_not_there_is_refused(seen: Seen, name: str) -> None:
     anyio.run(main)
 
 
-def test_four_workers_that_begin_at_once_fill_one_volume(seen: Seen) -> None:
+@pytest.fixture
+def volume(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The volume of a warden of this test's own, so that nobody else's is spoilt."""
+    binary = load_warden(platform.machine()) + os.urandom(16)  # what follows is no part of it
+    monkeypatch.setattr(_docker_maker, "load_warden", lambda architecture: binary)
+    yield volume_name(binary)
+    seen.call("DELETE", f"/volumes/{volume_name(binary)}", force="1")
+
+
+def test_four_workers_that_begin_at_once_fill_one_volume(seen: Seen, volume: str) -> None:
     """Each sandbox starts, though the volume was not there, and one of the wrong content was."""
-    volume = volume_name(load_warden(platform.machine()))
 
     async def work(outputs: list[bytes]) -> None:
-        async with ContainerBackend(_config(seen)) as backend:
+        async with containers(seen.socket) as backend:
             outputs.append((await backend.execute("echo", ["hi"])).stdout)
 
     async def main() -> None:
@@ -213,10 +222,6 @@ def test_four_workers_that_begin_at_once_fill_one_volume(seen: Seen) -> None:
         assert outputs == [b"hi\n"] * 4
 
     anyio.run(main)
-
-
-def _config(seen: Seen) -> ContainerConfig:
-    return ContainerConfig.model_validate({"image": MINIMAL, "socket_path": seen.socket})
 
 
 def spoil(seen: Seen, volume: str) -> None:

@@ -53,8 +53,8 @@ class Secured:
         return f"tcp://127.0.0.1:{self.port}"
 
     def backend(self, **settings: object) -> ContainerBackend:
-        asked = {"host": self.host, "tls_dir": self.right, "image": MINIMAL, **settings}
-        return ContainerBackend(ContainerConfig.model_validate(asked))
+        asked = {"host": self.host, "tls_dir": self.right, "image": MINIMAL, "start_timeout": 60.0}
+        return ContainerBackend(ContainerConfig.model_validate({**asked, **settings}))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_it_is_found_as_docker_finds_it(
         write_context(tmp_path, "far", secured)
 
     async def main() -> None:
-        config = ContainerConfig(image=MINIMAL)
+        config = ContainerConfig(image=MINIMAL, start_timeout=60.0)
         async with ContainerBackend(config) as backend:
             assert (await backend.execute("echo", ["hi"])).stdout == b"hi\n"
             assert (await backend.probe()).details["address"] == secured.host

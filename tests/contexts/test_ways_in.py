@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
@@ -98,7 +99,8 @@ def test_the_blocking_twin_does_the_same() -> None:
 
 def test_contexts_that_are_not_closed_are_told_of() -> None:
     contexts = CodeContexts.__new__(CodeContexts)
-    contexts._contexts = {"k1": None}  # type: ignore[dict-item]
+    contexts._exits = AsyncExitStack()
+    contexts._contexts = {}
     contexts.sandbox = None  # type: ignore[assignment]
     with pytest.warns(ResourceWarning, match="never closed"):
         contexts.__del__()

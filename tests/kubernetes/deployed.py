@@ -95,15 +95,17 @@ def path_of(manifest: Manifest) -> str:
     return f"{root}{inside}/{PLURALS[manifest['kind']]}/{metadata['name']}"
 
 
-def wait_for(asked: Asked, path: str, condition: str) -> Any:
-    """Return an object once a condition of its status is true."""
+def until_available(asked: Asked, path: str) -> None:
+    """Wait until all pods of a Deployment, as it is now, are ready."""
 
     def holds() -> bool:
-        conditions = asked.get(path)["status"].get("conditions", ())
-        return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+        found = asked.get(path)
+        status, wanted = found["status"], found["spec"]["replicas"]
+        is_seen = status.get("observedGeneration") == found["metadata"]["generation"]
+        counts = [status.get(kind, 0) for kind in ("updatedReplicas", "availableReplicas")]
+        return is_seen and counts == [wanted, wanted]
 
-    until(holds, seconds=PATIENCE, what=f"{path} to be {condition}")
-    return asked.get(path)
+    until(holds, seconds=PATIENCE, what=f"{path} to be available")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from .deployed import (
     manifests,
     path_of,
     read,
-    wait_for,
+    until_available,
 )
 from .pods import until_refused
 
@@ -69,7 +69,8 @@ def test_workers_start_with_their_settings_token_and_nowhere_else_to_write(
     deployed: Deployed,
 ) -> None:
     path = f"/apis/apps/v1/namespaces/{deployed.workers}/deployments/{WORKER}"
-    assert wait_for(deployed.asked, path, "Available")["status"]["availableReplicas"] == 2
+    until_available(deployed.asked, path)
+    assert deployed.asked.get(path)["status"]["availableReplicas"] == 2
 
 
 def test_a_worker_may_do_what_the_backend_does_and_nothing_else(

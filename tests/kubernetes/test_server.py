@@ -17,7 +17,7 @@ from scripts.services.steps import free_ports, until
 from ..mcp.serving import Served, text
 from .asked import RefusedError
 from .conftest import MINIMAL, NOT_FOUND, PATIENCE, PYTHON, Cluster
-from .deployed import SERVER, Deployed, Manifest, deployed, path_of, read, wait_for
+from .deployed import SERVER, Deployed, Manifest, deployed, path_of, read, until_available
 from .pods import names, nothing_left
 
 __all__ = ("deployed",)
@@ -44,7 +44,7 @@ def test_a_client_runs_commands_through_the_server(
     asked.apply(path_of(config), config)
     run_here(deployment, asked.server, port)
     asked.apply(path_of(deployment), deployment)
-    wait_for(asked, path_of(deployment), "Available")
+    until_available(asked, path_of(deployment))
 
     async def main() -> None:
         async with Served(f"http://127.0.0.1:{port}/mcp", port).client(token=TOKEN) as client:

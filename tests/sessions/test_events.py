@@ -134,8 +134,13 @@ async def test_what_fails_ends_with_a_code() -> None:
 async def test_a_cancelled_command_has_an_end_too() -> None:
     recorder = Recorder()
     async with observed(recorder, script=Script(hangs=True)) as sessions:
-        with anyio.move_on_after(0.05):
-            await sessions.exec("a", "sleep 60")
+        session = sessions.session("a")
+        async with anyio.create_task_group() as group:
+            group.start_soon(sessions.exec, "a", "sleep 60")
+            with anyio.fail_after(20):
+                while not session._running:
+                    await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
     assert ("end", "sandbox.exec", None) in recorder.told
     ended = next(op for op in recorder.seen if op.name == "sandbox.exec")
     assert ended.attributes["exit_reason"] == ExitReason.SIGNALED.value

@@ -278,6 +278,27 @@ async def test_an_idle_sandbox_is_ended_and_the_next_call_is_told() -> None:
         assert (await session.exec("true")).workspace_is_new
 
 
+async def test_a_call_keeps_its_sandbox_from_being_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches one that is ended under a file operation which takes longer than it may idle."""
+    async with managed(idle_timeout=0.05) as (sessions, _):
+        session = sessions.session("a")
+        await session.ensure()
+        write, seen = FakeSandbox._write_file, []
+
+        async def slow(self: FakeSandbox, *args: Any) -> None:
+            with anyio.fail_after(10):
+                while time.monotonic() - session.last_used < 0.1:
+                    await anyio.sleep(0.01)
+            seen.append(session.overdue(time.monotonic()))
+            await session.end_if_overdue()
+            await write(self, *args)
+
+        monkeypatch.setattr(FakeSandbox, "_write_file", slow)
+        await session.write_file("x", b"1")
+        assert seen == [None]
+        assert session.generation == 1
+
+
 async def test_a_session_that_nobody_has_used_for_long_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

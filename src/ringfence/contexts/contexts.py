@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,11 +28,11 @@ from ..errors import (
     SandboxClosedError,
     UnsupportedError,
 )
-from ..models import DEFAULT_TIMEOUT, MAX_TIMEOUT
+from ..opened import Opened
 from ._context import CodeContext, Context
 from ._kernel import ContextLimits, Kernel, in_use
 from .outputs import CodeResult, Output
-from .run import CodeRun
+from .run import CodeRun, checked_code, seconds_of
 
 __all__ = ("DEFAULT_CONTEXT", "CodeContexts")
 
@@ -45,7 +43,7 @@ _LANGUAGES = ("python",)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
-class CodeContexts:
+class CodeContexts(Opened):
     """Contexts of one sandbox, in which code finds what earlier code has left. Use `async with`.
 
     Leaving the block ends them; the sandbox is not theirs, and stays.
@@ -56,7 +54,7 @@ class CodeContexts:
         limits: What they may take.
     """
 
-    _closed = False
+    _what = "a set of code contexts"
 
     def __init__(
         self, sandbox: Sandbox, *, python: str = "python3", limits: ContextLimits | None = None
@@ -69,7 +67,6 @@ class CodeContexts:
         self._count = 0
         self._default = anyio.Lock()
         self._tasks: TaskGroup | None = None
-        self._exits: AsyncExitStack | None = None
 
     async def create_context(
         self, language: str = "python", *, name: str | None = None
@@ -146,7 +143,11 @@ class CodeContexts:
             ContextMissingError: There is no such context.
             CommandError: The code or the timeout can't be right.
         """
-        return CodeRun(self._find(context), self._checked(code), self._seconds(timeout))
+        return CodeRun(
+            self._find(context),
+            checked_code(code, self._limits.code_bytes),
+            seconds_of(self.sandbox, timeout),
+        )
 
     async def list_contexts(self) -> list[CodeContext]:
         """Return those that there are, those whose kernel has died too."""
@@ -202,32 +203,11 @@ class CodeContexts:
                     _, context = self._contexts.popitem()
                     tasks.start_soon(self._end, context)
 
-    async def __aenter__(self) -> Self:
-        if self._closed or self._exits is not None:
-            raise SandboxClosedError("code contexts can be opened once")
-        self._exits = AsyncExitStack()
-        await self._exits.__aenter__()
-        self._tasks = await self._exits.enter_async_context(anyio.create_task_group())
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose()
-        finally:
-            if self._exits is not None:
-                await self._exits.__aexit__(None, None, None)
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._tasks = await stack.enter_async_context(anyio.create_task_group())
 
     def __repr__(self) -> str:
         return f"<CodeContexts {list(self._contexts)} in {self.sandbox!r}>"
-
-    def __del__(self) -> None:
-        if self._contexts and not self._closed:
-            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2)
 
     # What follows.
 
@@ -290,7 +270,10 @@ class CodeContexts:
         self, code: str, context: str | CodeContext | None, timeout: float | None
     ) -> CodeRun:
         """Return a run, in the default context if none is named."""
-        checked, seconds = self._checked(code), self._seconds(timeout)
+        checked, seconds = (
+            checked_code(code, self._limits.code_bytes),
+            seconds_of(self.sandbox, timeout),
+        )
         if context is not None:
             return CodeRun(self._find(context), checked, seconds)
         async with self._default:
@@ -310,24 +293,3 @@ class CodeContexts:
                 hint=f"there are: {known}",
             )
         return found
-
-    def _checked(self, code: Any) -> str:
-        if not isinstance(code, str):
-            raise CommandError(f"code is text, not {type(code).__name__}")
-        try:
-            size = len(code.encode())
-        except UnicodeEncodeError:
-            raise CommandError("the code has half of a surrogate pair") from None
-        if size > self._limits.code_bytes:
-            raise CommandError(
-                f"the code has {size} bytes, over the limit of {self._limits.code_bytes}",
-                hint="write data to a file of the workspace, and read that",
-            )
-        return code
-
-    def _seconds(self, timeout: float | None) -> float:
-        limits = self.sandbox.limits
-        seconds = limits.timeout or DEFAULT_TIMEOUT if timeout is None else timeout
-        if type(seconds) not in (int, float) or not seconds > 0:
-            raise CommandError(f"timeout is a number of seconds above zero, not {seconds!r:.80}")
-        return min(seconds, limits.max_timeout or MAX_TIMEOUT)

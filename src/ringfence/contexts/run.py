@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import anyio
 
-from ..errors import ContextError, ContextLostError, SandboxError
+from ..backend import Sandbox
+from ..errors import CommandError, ContextError, ContextLostError, SandboxError
+from ..models import DEFAULT_TIMEOUT, MAX_TIMEOUT
 from ._context import Context
 from ._kernel import Kernel, in_use
 from ._messages import Message, MessageError
 from .outputs import CodeResult, ErrorOutput, Output, RichOutput, StreamOutput
 
-__all__ = ("CodeRun",)
+__all__ = ("CodeRun", "checked_code", "seconds_of")
 
 _INTERRUPTED = "KeyboardInterrupt"
 _STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
@@ -221,3 +223,28 @@ def _output(message: Message) -> Output:
     if kind in ("execute_result", "display_data", "update_display_data"):
         return RichOutput(texts, kind == "execute_result", cut)
     raise MessageError(f"a message of the type {kind!r}")
+
+
+def checked_code(code: Any, most: int) -> str:
+    """Return code that can be sent, or raise a `CommandError`."""
+    if not isinstance(code, str):
+        raise CommandError(f"code is text, not {type(code).__name__}")
+    try:
+        size = len(code.encode())
+    except UnicodeEncodeError:
+        raise CommandError("the code has half of a surrogate pair") from None
+    if size > most:
+        raise CommandError(
+            f"the code has {size} bytes, over the limit of {most}",
+            hint="write data to a file of the workspace, and read that",
+        )
+    return code
+
+
+def seconds_of(sandbox: Sandbox, timeout: float | None) -> float:
+    """Return how long code may run, clamped to the sandbox's maximum, or raise a `CommandError`."""
+    limits = sandbox.limits
+    seconds = limits.timeout or DEFAULT_TIMEOUT if timeout is None else timeout
+    if type(seconds) not in (int, float) or not seconds > 0:
+        raise CommandError(f"timeout is a number of seconds above zero, not {seconds!r:.80}")
+    return min(seconds, limits.max_timeout or MAX_TIMEOUT)

@@ -10,47 +10,41 @@ and a call to a session that has its sandbox touches neither the store nor a loc
 
 from __future__ import annotations
 
-import logging
 import os
-import re
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from inspect import isawaitable
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from ..backend import Backend, Sandbox, as_command
-from ..errors import ConfigError, SandboxClosedError, SandboxError
+from ..backend import Backend
+from ..errors import ConfigError, SandboxClosedError
 from ..events import Events, Observer
 from ..export import ExportEvent, ExportLimits, ExportReport
 from ..leases import LeaseStore, SqliteLeases
-from ..models import Chunk, Command, Result, SandboxSpec, shell
+from ..models import Chunk, Command, Result, SandboxSpec
+from ..opened import Opened
 from ..policy import Policy
-from ..pool import Pool, PoolConfig
 from ..storage import ArtifactStore
 from .exports import Exports
 from .home import Home
 from .session import Session
-from .streaming import StreamedRun
+from .streaming import StreamedRun, as_script
 from .sweep import LOOK_SECONDS, Sweep, each
+from .tenure import checked_idle, checked_name
+from .warm import checked_count, pool_of, warm_up
 
 __all__ = ("DEFAULT_IDLE_TIMEOUT", "DEFAULT_TENANT", "SessionManager")
-
-_log = logging.getLogger(__name__)
 
 DEFAULT_IDLE_TIMEOUT = 600.0
 """Seconds until a sandbox that nobody uses is ended, where the plan does not say."""
 
 DEFAULT_TENANT = "default"
 
-_MOST_IN_USE = 100_000  # of a pool's sandboxes: it is leases that bound them
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}\Z")
 
-
-class SessionManager:
+class SessionManager(Opened):
     """One sandbox for each execution, on any backend. Use it with `async with`.
 
     Leaving the block destroys the sandboxes of this worker; those of others stay.
@@ -70,8 +64,7 @@ class SessionManager:
             takes the memory of an idle interpreter in each sandbox that has run one.
     """
 
-    _closed = False
-    _exits: AsyncExitStack | None = None
+    _what = "a manager"
 
     def __init__(
         self,
@@ -84,15 +77,11 @@ class SessionManager:
         warm: int = 0,
         python_ahead: bool = False,
     ) -> None:
-        if isinstance(idle_timeout, bool) or not idle_timeout > 0:
-            raise ConfigError(f"idle_timeout must be above zero, not {idle_timeout!r}")
-        if type(warm) is not int or warm < 0:
-            raise ConfigError(f"warm must be a whole number of at least 0, not {warm!r:.80}")
         self.backend = backend
         self.policy = policy or Policy()
         self._leases = leases
-        self._idle_timeout = idle_timeout
-        self._warm = warm
+        self._idle_timeout = checked_idle(idle_timeout)
+        self._warm = checked_count(warm)
         self._python_ahead = python_ahead
         self._events = Events(observers)
         self._exports: Exports | None = None
@@ -136,10 +125,9 @@ class SessionManager:
             SandboxClosedError: The manager is not open.
         """
         home = self._open_home()
-        key = (_name("tenant_id", tenant_id), _name("execution_id", execution_id))
+        key = (checked_name("tenant_id", tenant_id), checked_name("execution_id", execution_id))
         asked = (plan, profile, spec)
-        found = self._sessions.get(key)
-        if found is not None:
+        if (found := self._sessions.get(key)) is not None:
             if asked not in ((None, "session", None), self._asked[key]):
                 raise ConfigError(
                     f"execution {execution_id!r} has a session with other settings",
@@ -188,14 +176,14 @@ class SessionManager:
             SandboxError: As from `Session.ensure`, or the sandbox could not run it.
         """
         if on_output is None:
-            session, wanted = self._session(execution_id, tenant_id), _command(command, timeout)
-            await session.ensure()  # before its clock starts
-            return await session.exec(wanted)
+            session, wanted = self._session(execution_id, tenant_id), as_script(command, timeout)
+            with session.in_use():
+                await session.ensure()  # before its clock starts
+                return await session.exec(wanted)
         run = self.exec_streaming(execution_id, command, tenant_id=tenant_id, timeout=timeout)
         async with run:
             async for chunk in run:
-                outcome = on_output(chunk)
-                if outcome is not None and hasattr(outcome, "__await__"):
+                if isawaitable(outcome := on_output(chunk)):
                     await outcome
             return run.result
 
@@ -213,7 +201,7 @@ class SessionManager:
         chunks, and read `run.result` after the last one. Leaving the block early kills it.
         """
         session = self._session(execution_id, tenant_id)
-        return StreamedRun(session.stream(_command(command, timeout)), session.ensure)
+        return StreamedRun(session.stream(as_script(command, timeout)), session.ensure)
 
     async def export(
         self,
@@ -249,9 +237,8 @@ class SessionManager:
         self, execution_id: str, *, tenant_id: str = DEFAULT_TENANT
     ) -> None:
         """End an execution's sandbox, if this worker has it. Safe to call again."""
-        key = (_name("tenant_id", tenant_id), _name("execution_id", execution_id))
-        session = self._sessions.get(key)
-        if session is not None:
+        key = (checked_name("tenant_id", tenant_id), checked_name("execution_id", execution_id))
+        if (session := self._sessions.get(key)) is not None:
             await session.aclose()
 
     async def cleanup_stale(self) -> int:
@@ -272,49 +259,28 @@ class SessionManager:
             if self._stop is not None:
                 self._stop.set()
 
-    async def __aenter__(self) -> Self:
-        if self._closed or self._exits is not None:
-            raise SandboxClosedError("a manager is opened once", hint="make another")
-        async with AsyncExitStack() as stack:
-            store = self._leases
-            if store is None:
-                store = await anyio.to_thread.run_sync(SqliteLeases)
-                stack.callback(store.close)
-            home = Home(self.backend, store, self._events)
-            stack.push_async_callback(home.aclose)
-            home.renewal.start()
-            await home.reap()
-            pool = await stack.enter_async_context(self._pool(home)) if self._warm else None
-            self._home, self._exports, self._stop = home, Exports(home), anyio.Event()
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            if pool is not None:
-                tasks.start_soon(_warm_up, pool, self._warm)
-            home.tasks = tasks
-            sweep = Sweep(home, self._sessions, min(LOOK_SECONDS, self._idle_timeout))
-            tasks.start_soon(sweep.run, self._stop)
-            self._exits = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose()
-        finally:
-            exits, self._home = self._exits, None
-            if exits is not None:
-                await exits.__aexit__(None, None, None)
+    async def _open(self, stack: AsyncExitStack) -> None:
+        store = self._leases
+        if store is None:
+            store = await anyio.to_thread.run_sync(SqliteLeases)
+            stack.callback(store.close)
+        home = Home(self.backend, store, self._events)
+        stack.push_async_callback(home.aclose)
+        home.renewal.start()
+        await home.reap()
+        pool = pool_of(home, self.policy, self._warm) if self._warm else None
+        if pool is not None:
+            await stack.enter_async_context(pool)
+        self._home, self._exports, self._stop = home, Exports(home), anyio.Event()
+        home.tasks = await stack.enter_async_context(anyio.create_task_group())
+        if pool is not None:
+            home.tasks.start_soon(warm_up, pool, self._warm)
+        sweep = Sweep(home, self._sessions, min(LOOK_SECONDS, self._idle_timeout))
+        home.tasks.start_soon(sweep.run, self._stop)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "new" if self._home is None else "open"
         return f"<SessionManager {state}: {len(self.sessions)} live on {self.backend.name}>"
-
-    def __del__(self) -> None:
-        if self._exits is not None and not self._closed:
-            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2)
 
     # What follows.
 
@@ -327,41 +293,7 @@ class SessionManager:
             raise SandboxClosedError("the manager is not open", hint="use it with `async with`")
         return self._home
 
-    def _pool(self, home: Home) -> Pool:
-        """Return a pool of what a session gets that asks for nothing."""
-        spec = self.policy.spec(
-            self.policy.plan(None), self.policy.profile("session"), self.backend.capabilities
-        )
-
-        async def make() -> Sandbox:
-            return await home.make_ahead(spec)
-
-        made: Pool = Pool(PoolConfig(factory=make, max_size=self._warm + _MOST_IN_USE))
-        home.take_from(made, spec)
-        return made
-
     def _forgotten(self, session: Session) -> None:
         key = (session.tenant_id, session.execution_id)
         if self._sessions.get(key) is session:
             del self._sessions[key], self._asked[key]
-
-
-async def _warm_up(pool: Pool, count: int) -> None:
-    try:
-        await pool.warmup(count)
-    except SandboxError as error:  # it goes on trying, and sessions do without it
-        _log.warning("no sandbox could be made ahead: %s", error)
-
-
-def _command(command: Command | str, timeout: float | None) -> Command:
-    if isinstance(command, str):
-        return shell(command, timeout=timeout)
-    return as_command(command, (), timeout)
-
-
-def _name(what: str, value: object) -> str:
-    if not isinstance(value, str) or not _NAME.match(value):
-        raise ConfigError(
-            f"{what} is a name of letters, digits and ._:@/+-, at most 128, not {value!r:.150}"
-        )
-    return value

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import anyio
 
+from ..backend import Sandbox
 from ..errors import SandboxClosedError, SandboxError, SandboxLostError
+from ..events import Events, Operation, Value
 from ..models import Chunk, Exit
 from ..process import HOST_SLACK, DeadlineError, Launch, Process
 
-__all__ = ("SessionProcess", "host_deadline")
+__all__ = ("SessionProcess", "begin_told", "exit_facts", "host_deadline", "start_within")
 
 
 class SessionProcess(Process):
@@ -94,3 +97,41 @@ def host_deadline(launch: Launch, kept_by_sandbox: bool) -> float | None:
     if launch.timeout is None or kept_by_sandbox:
         return None
     return anyio.current_time() + launch.timeout + launch.kill_grace + HOST_SLACK
+
+
+async def start_within(
+    deadline: float | None, box: Sandbox, start: Callable[[], Awaitable[Process]]
+) -> Process:
+    """Start a command, or destroy a sandbox that has not done that by the deadline.
+
+    Raises:
+        SandboxLostError: It was destroyed.
+    """
+    if deadline is None:
+        return await start()
+    with anyio.CancelScope(deadline=deadline):
+        return await start()
+    cause = "it did not start a command before its time was up"
+    with anyio.CancelScope(shield=True):
+        await box._destroy(cause)
+    raise SandboxLostError(f"the sandbox was destroyed: {cause}", cause=cause)
+
+
+def begin_told(
+    events: Events, launch: Launch, about: Callable[[], dict[str, Value]]
+) -> Operation | None:
+    """Tell of the start of a command, by its program's name alone; None if nobody listens."""
+    if not events.are_told:
+        return None
+    program = os.path.basename(os.fsdecode(launch.command.argv_bytes[0]))
+    return events.begin("sandbox.exec", about() | {"program": ascii(program)[1:-1][:64]})
+
+
+def exit_facts(end: Exit) -> dict[str, Value]:
+    """Return what is told of the end of a command."""
+    return {
+        "exit_code": end.code,
+        "exit_reason": end.reason.value,
+        "stdout_bytes": end.stdout_bytes,
+        "stderr_bytes": end.stderr_bytes,
+    }

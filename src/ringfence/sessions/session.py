@@ -9,21 +9,19 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Literal
-from weakref import WeakKeyDictionary
-
-import anyio
 
 from ..backend import NewFile, Sandbox
 from ..errors import FileMissingError, SandboxClosedError, SandboxLostError, WorkspaceError
-from ..events import Operation, Value
+from ..events import Operation
 from ..leases import Hold
-from ..models import Command, Exit, FileInfo, SandboxSpec, new_sandbox_id
+from ..models import Command, Exit, FileInfo, SandboxSpec
 from ..policy import Plan
 from ..process import HOST_SLACK, Launch, Process
 from .ahead import PythonAhead
 from .background import BackgroundCommands
 from .home import Home
-from .process import SessionProcess, host_deadline
+from .process import SessionProcess, begin_told, exit_facts, host_deadline, start_within
+from .tenure import TAKEN, Tenure
 
 __all__ = ("Session",)
 
@@ -43,8 +41,6 @@ class Session(Sandbox):
     """Whose execution it is."""
     plan: Plan
     """What the tenant may have."""
-    generation: int
-    """How many sandboxes it has had in this worker; 0 before the first use."""
 
     keeps_deadlines = True  # its processes do, also where the backend's own don't
 
@@ -61,33 +57,24 @@ class Session(Sandbox):
         python_ahead: bool = False,
     ) -> None:
         self.backend = home.backend.name
-        self.id = new_sandbox_id()
         self.spec = spec
         self.limits = home.limits(spec)
         self.capabilities = home.backend.capabilities
         self.tenant_id = tenant_id
         self.execution_id = execution_id
         self.plan = plan
-        self.generation = 0
         self.last_used = time.monotonic()
-        self.hold: Hold | None = None
         self._home = home
         self._idle_timeout = idle_timeout
         self._forget = forget
-        self._box: Sandbox | None = None
-        self._born = 0.0
-        self._first_command = False
-        self._untold: SandboxLostError | None = None
-        self._told: Exception | None = None  # the last that a call has raised
+        self._ahead = PythonAhead(lambda: home.tasks) if python_ahead else None
+        gone = self._ahead.forget if self._ahead is not None else None
+        self._tenure = Tenure(home, tenant_id, execution_id, plan=plan, spec=spec, gone=gone)
         self._running: dict[SessionProcess, float] = {}
         self._users = 0  # that say themselves when they are done
-        self._end_of: WeakKeyDictionary[Sandbox, SandboxLostError] = WeakKeyDictionary()
-        self._lock = anyio.Lock()
-        self._closed = False
-        self._ahead = PythonAhead(lambda: home.tasks) if python_ahead else None
         self._background = BackgroundCommands(
             self._start_unheard,
-            self._not_told,
+            self._tenure.tell_later,
             self._destroy,
             lambda: home.tasks,
         )
@@ -98,9 +85,28 @@ class Session(Sandbox):
         return self._background
 
     @property
+    def id(self) -> str:  # type: ignore[override]  # that of the sandbox behind it
+        """The name of its sandbox, or of the last one."""
+        return self._tenure.sandbox
+
+    @property
+    def hold(self) -> Hold | None:
+        """The lease of the execution, while this worker has it."""
+        return self._tenure.hold
+
+    @property
+    def generation(self) -> int:
+        """How many sandboxes it has had in this worker; 0 before the first use."""
+        return self._tenure.generation
+
+    @property
     def is_live(self) -> bool:
         """Whether there is a sandbox behind it now."""
         return self._box is not None
+
+    @property
+    def _box(self) -> Sandbox | None:
+        return self._tenure.box
 
     @property
     def has_restarted(self) -> bool:
@@ -110,7 +116,7 @@ class Session(Sandbox):
     @property
     def is_closed(self) -> bool:
         """Whether the execution has been destroyed."""
-        return self._closed
+        return self._tenure.is_closed
 
     async def ensure(self) -> None:
         """Make the sandbox now, unless there is one.
@@ -127,112 +133,14 @@ class Session(Sandbox):
     # Its life.
 
     async def _ready(self) -> Sandbox:
-        box, hold = self._box, self.hold
-        if box is None or hold is None or hold.lost or not self._home.is_confirmed():
-            box = await self._make()
+        box = await self._tenure.ready()
+        self.workspace, self.limits = box.workspace, box.limits
         self.last_used = time.monotonic()
         return box
 
-    async def _make(self) -> Sandbox:
-        async with self._lock:
-            self._check_open()
-            if self.hold is not None and self.hold.lost:
-                await self._end("another worker has taken its lease over")
-            if self._untold is not None:
-                untold, self._untold = self._untold, None
-                raise untold
-            self._home.check_confirmed()
-            if self._box is None:
-                if self.hold is None:
-                    self.hold = await self._home.acquire(
-                        self.tenant_id, self.execution_id, self.plan
-                    )
-                await self._create(self.hold)
-            assert self._box is not None
-            return self._box
-
-    async def _create(self, hold: Hold) -> None:
-        about = self._about()
-        try:
-            with self._home.events.operation("sandbox.create", about):
-                labels = self._home.labels(hold, self.limits.max_age)
-                box = await self._home.make(self.spec, labels)
-                about["sandbox"] = box.id
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._let_go()
-            raise
-        self._box, self._born = box, time.monotonic()
-        self.id, self.workspace, self.limits = box.id, box.workspace, box.limits
-        self.generation += 1
-        self._first_command = True
-
-    async def _let_go(self) -> None:
-        """Give the lease up, when there is nothing left that it could stand for."""
-        hold, self.hold = self.hold, None
-        if hold is not None:
-            await self._home.release(hold)
-
-    async def _end(self, cause: str) -> None:
-        """End what is behind it, to be told by the next call."""
-        box, self._box = self._box, None
-        if box is not None:
-            self._untold = self._end_of[box] = SandboxLostError(
-                f"the sandbox of execution {self.execution_id!r} has ended: {cause}",
-                cause=cause,
-                backend=self.backend,
-                hint="the next call gets a new one, with an empty workspace",
-            )
-            await self._unmake(box, cause)
-        await self._let_go()
-
-    async def _unmake(self, box: Sandbox, cause: str) -> None:
-        if self._ahead is not None:
-            self._ahead.forget()
-        about = self._about() | {"sandbox": box.id, "cause": cause}
-        with self._home.events.operation("sandbox.end", about):
-            await self._home.unmake(box)
-
-    async def _lose(
-        self, box: Sandbox, error: SandboxLostError | SandboxClosedError, heard: bool = True
-    ) -> None:
-        """Let go of a sandbox that has died under a call, whose error tells it.
-
-        Args:
-            box: The sandbox.
-            error: What the call is told.
-            heard: Whether somebody waits for the call.
-
-        Raises:
-            SandboxLostError: It was ended while the call went on, and this says why.
-        """
-        if self._box is not box:
-            told = self._end_of.get(box)
-            if told is not None and told is not error:
-                self._note_told(told, heard)
-                raise told from error
-            self._note_told(error, heard)
-        elif isinstance(error, SandboxLostError):
-            self._box = None
-            self._end_of[box] = error
-            self._note_told(error, heard)
-            with anyio.CancelScope(shield=True):
-                await self._unmake(box, error.cause)
-
-    def _note_told(self, error: Exception, heard: bool) -> None:
-        if heard:
-            self._told = error
-            if error is self._untold:
-                self._untold = None
-
-    def _not_told(self, error: SandboxLostError) -> None:
-        """Keep the news of a sandbox's end for the next call, unless a call has been told."""
-        if self._box is None and self._untold is None and not self._closed:
-            self._untold = None if error is self._told else error
-
     def tell_later(self, error: SandboxLostError) -> None:
         """Keep the end of its sandbox for the next call: what has met it can tell nobody."""
-        self._not_told(error)
+        self._tenure.tell_later(error)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -247,10 +155,10 @@ class Session(Sandbox):
     def overdue(self, now: float) -> str | None:
         """Return why it must end now, or None if it need not."""
         if self.hold is not None and self.hold.lost:
-            return "another worker has taken its lease over"
+            return TAKEN
         if self._box is None and self.hold is None:
             return None
-        if self._box is not None and now - self._born >= (self.limits.max_age or math.inf):
+        if self._box is not None and now - self._tenure.born >= (self.limits.max_age or math.inf):
             return "maximum age"
         self._running = {one: end for one, end in self._running.items() if end > now}
         busy = self._running or self._users or self._background.running
@@ -260,71 +168,51 @@ class Session(Sandbox):
 
     async def end_if_overdue(self) -> None:
         """End the sandbox if it has been idle for too long, is too old, or is another's now."""
-        with anyio.CancelScope(shield=True):
-            async with self._lock:
-                cause = self.overdue(time.monotonic())
-                if cause is not None:
-                    await self._end(cause)
+        await self._tenure.end_if(lambda: self.overdue(time.monotonic()))
 
     async def aclose(self) -> None:
         """Destroy the execution; when this returns, nothing of it runs. Safe to call again."""
-        self._closed = True
-        with anyio.CancelScope(shield=True):
-            async with self._lock:
-                box, self._box = self._box, None
-                if box is not None:
-                    await self._unmake(box, "destroyed")
-                self._background._end_all("destroyed")
-                await self._let_go()
+        await self._tenure.close(lambda: self._background._end_all("destroyed"))
         self._forget(self)
 
     async def _destroy(self, cause: str) -> None:
         box = self._box
         if box is not None:
             await box._destroy(cause)
-            await self._lose(box, SandboxLostError(cause, cause=cause))
+            await self._tenure.lose(box, SandboxLostError(cause, cause=cause))
 
     async def _ping(self) -> None:
-        self._check_open()
+        self._tenure.check_open()
         box = self._box
         if box is not None:
             try:
                 await box._ping()
             except (SandboxLostError, SandboxClosedError) as error:
-                await self._lose(box, error)
+                await self._tenure.lose(box, error)
                 raise
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SandboxClosedError(
-                f"execution {self.execution_id!r} has been destroyed",
-                backend=self.backend,
-                hint="ask the manager for a session again",
-            )
 
     # Its commands.
 
     async def _start(self, launch: Launch) -> Process:
-        box = await self._ready()
-        operation = self._told_start(launch)
-        deadline = host_deadline(launch, box.keeps_deadlines)
-        try:
-            inner = await self._started(box, launch, deadline)
-        except (SandboxLostError, SandboxClosedError) as error:
-            self._home.events.end(operation, error)
-            await self._lose(box, error)
-            raise
-        except BaseException as error:
-            self._home.events.end(operation, error)
-            raise
-        is_new, self._first_command = self._first_command, False
-        ended = partial(self._process_ended, operation)
-        process = SessionProcess(inner, partial(self._lose, box), ended, deadline, is_new)
-        if launch.timeout is not None:
-            # One that is bound by the sandbox's age alone keeps nobody from calling it idle.
-            end = self.last_used + launch.timeout + launch.kill_grace + HOST_SLACK
-            self._running[process] = end
-        return process
+        with self.in_use():
+            box = await self._ready()
+            operation = begin_told(self._home.events, launch, self._tenure.about)
+            deadline = host_deadline(launch, box.keeps_deadlines)
+            try:
+                inner = await start_within(deadline, box, lambda: self._begun(box, launch))
+            except BaseException as error:
+                self._home.events.end(operation, error)
+                if isinstance(error, (SandboxLostError, SandboxClosedError)):
+                    await self._tenure.lose(box, error)
+                raise
+            is_new, self._tenure.first_command = self._tenure.first_command, False
+            lost, ended = partial(self._tenure.lose, box), partial(self._process_ended, operation)
+            process = SessionProcess(inner, lost, ended, deadline, is_new)
+            if launch.timeout is not None:
+                # One that is bound by the sandbox's age alone keeps nobody from calling it idle.
+                end = self.last_used + launch.timeout + launch.kill_grace + HOST_SLACK
+                self._running[process] = end
+            return process
 
     async def _start_unheard(self, command: Command, stdin_open: bool) -> Process:
         """Start a command that nobody waits for, and whose end nobody may hear of."""
@@ -332,16 +220,6 @@ class Session(Sandbox):
         assert isinstance(process, SessionProcess)
         process.is_heard = False
         return process
-
-    async def _started(self, box: Sandbox, launch: Launch, deadline: float | None) -> Process:
-        if deadline is None:
-            return await self._begun(box, launch)
-        with anyio.CancelScope(deadline=deadline):
-            return await self._begun(box, launch)
-        cause = "it did not start a command before its time was up"
-        with anyio.CancelScope(shield=True):
-            await box._destroy(cause)
-        raise SandboxLostError(f"the sandbox was destroyed: {cause}", cause=cause)
 
     async def _begun(self, box: Sandbox, launch: Launch) -> Process:
         ahead = None if self._ahead is None else await self._ahead.take(box, launch)
@@ -361,50 +239,31 @@ class Session(Sandbox):
         if operation is None or operation.duration_s:  # nobody asks, or it was told before
             return
         if end is not None:
-            operation.attributes |= {
-                "exit_code": end.code,
-                "exit_reason": end.reason.value,
-                "stdout_bytes": end.stdout_bytes,
-                "stderr_bytes": end.stderr_bytes,
-            }
+            operation.attributes |= exit_facts(end)
         self._home.events.end(operation, error)
-
-    def _told_start(self, launch: Launch) -> Operation | None:
-        if not self._home.events.are_told:
-            return None
-        program = os.path.basename(os.fsdecode(launch.command.argv_bytes[0]))
-        return self._home.events.begin(
-            "sandbox.exec", self._about() | {"program": ascii(program)[1:-1][:64]}
-        )
-
-    def _about(self) -> dict[str, Value]:
-        return {
-            "backend": self.backend,
-            "tenant_id": self.tenant_id,
-            "execution_id": self.execution_id,
-            "sandbox": self.id,
-        }
 
     # Its files.
 
     @asynccontextmanager
     async def _using(self, operation: str, path: bytes, size: int = 0) -> AsyncIterator[Sandbox]:
-        box = await self._ready()
-        told = self._about() | {"operation": operation, "path": ascii(os.fsdecode(path))[1:-1]}
-        if size:
-            told["bytes"] = size
-        try:
-            with self._home.events.operation("sandbox.file", told):
-                yield box
-        except (SandboxLostError, SandboxClosedError) as error:
-            await self._lose(box, error)
-            raise
-        except FileMissingError as error:
-            if self.has_restarted and error.hint is None:
-                error.hint = "what was written before the execution's last sandbox ended is gone"
-            raise
-        finally:
-            self.last_used = time.monotonic()
+        with self.in_use():
+            box = await self._ready()
+            told = self._tenure.about()
+            told |= {"operation": operation, "path": ascii(os.fsdecode(path))[1:-1]}
+            if size:
+                told["bytes"] = size
+            try:
+                with self._home.events.operation("sandbox.file", told):
+                    yield box
+            except (SandboxLostError, SandboxClosedError) as error:
+                await self._tenure.lose(box, error)
+                raise
+            except FileMissingError as error:
+                if self.has_restarted and error.hint is None:
+                    error.hint = (
+                        "what was written before the execution's last sandbox ended is gone"
+                    )
+                raise
 
     async def _write_file(self, path: bytes, data: bytes, mode: int | None, append: bool) -> None:
         async with self._using("write_file", path, len(data)) as box:
@@ -436,5 +295,5 @@ class Session(Sandbox):
             return await box._file_operation(operation, path, target)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "live" if self._box else "waiting"
+        state = "closed" if self.is_closed else "live" if self._box else "waiting"
         return f"<Session {self.execution_id!r} {state} {self.id} backend={self.backend}>"

@@ -11,10 +11,11 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from ..backend import as_command
 from ..execution import Run
-from ..models import Chunk, Result, Stream
+from ..models import Chunk, Command, Result, Stream, shell
 
-__all__ = ("MAX_CHUNKS", "StreamedRun")
+__all__ = ("MAX_CHUNKS", "StreamedRun", "as_script")
 
 MAX_CHUNKS = 1024
 """How many chunks wait for their reader before what follows is joined to them."""
@@ -136,3 +137,10 @@ class _Piece:
         if self._data is None:
             return self._first
         return Chunk(self.stream, bytes(self._data), self._text.getvalue())
+
+
+def as_script(command: Command | str, timeout: float | None) -> Command:
+    """Return a `Command` of one, or of a script for a shell."""
+    if isinstance(command, str):
+        return shell(command, timeout=timeout)
+    return as_command(command, (), timeout)
