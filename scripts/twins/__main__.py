@@ -180,13 +180,18 @@ def twin_function(node: Definition) -> str:
 
 
 def twin_call(module: ast.Module, name: str, room: str) -> str:
-    """Return a function that hands the async sandbox to the async function and waits for it."""
+    """Return a function that hands the async sandbox to the other one, and waits or wraps."""
     node = find(module, name)
-    assert isinstance(node, ast.AsyncFunctionDef)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     assert node.returns
     _, *rest = passed(node.args)
-    head = f"def {name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}:\n"
-    body = f"    return call({room}.{name}, sandbox._inner, {', '.join(rest)})"
+    kind = ast.unparse(node.returns)
+    head = f"def {name}({ast.unparse(node.args)}) -> {kind}:\n"
+    given = f"sandbox._inner, {', '.join(rest)}"
+    if isinstance(node, ast.FunctionDef):
+        body = f"    return {kind}({room}.{name}({given}))"
+    else:
+        body = f"    return call({room}.{name}, {given})"
     return head + indented(docstring(node)) + body
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import anyio.to_thread
 
@@ -33,6 +33,7 @@ from .contexts import CodeContexts as AsyncCodeContexts
 from .contexts import CodeRun as AsyncCodeRun
 from .events import Observer
 from .execution import Run as AsyncRun
+from .export import Archive as AsyncArchive
 from .export import ExportEvent, ExportLimits, ExportReport, Room
 from .export.pipeline import AT_ONCE
 from .importing import ImportLimits, ImportReport
@@ -65,6 +66,7 @@ from .sessions.background import DEFAULT_READ_BYTES, DEFAULT_WRITE_TIMEOUT
 from .storage import ArtifactStore
 
 __all__ = (
+    "Archive",
     "Backend",
     "BackgroundCommands",
     "CodeContexts",
@@ -76,6 +78,7 @@ __all__ = (
     "Session",
     "SessionManager",
     "StreamedRun",
+    "archive_workspace",
     "export_workspace",
     "import_files",
     "open_backend",
@@ -93,11 +96,13 @@ CLASSES = {"Process": "process.py", "Run": "execution.py", "Sandbox": "backend.p
            "Backend": "backend.py", "Pool": "pool/pool.py", "StreamedRun": "sessions/streaming.py",
            "BackgroundCommands": "sessions/background.py",
            "Session": "sessions/session.py", "SessionManager": "sessions/manager.py",
-           "CodeRun": "contexts/run.py", "CodeContexts": "contexts/contexts.py"}  # fmt: skip
+           "CodeRun": "contexts/run.py", "CodeContexts": "contexts/contexts.py",
+           "Archive": "export/archive.py"}  # fmt: skip
 
 # Functions that take a sandbox: where each is, and the module that it is called by.
 CALLS = {"export_workspace": ("export/exporting.py", "export"),
-         "import_files": ("importing.py", "importing")}  # fmt: skip
+         "import_files": ("importing.py", "importing"),
+         "archive_workspace": ("export/archive.py", "export")}  # fmt: skip
 
 BASES = {"Session": "Sandbox"}
 
@@ -162,6 +167,15 @@ LEFT_OUT = {
 
 # The twins of what only the language calls, for the classes that have it.
 SPECIAL = {
+    "Archive.__aiter__": """
+        def __iter__(self) -> Iterator[bytes]:
+            parts = self._inner.__aiter__()
+            try:
+                while (part := call(anext, parts, None)) is not None:
+                    yield part
+            finally:
+                call(parts.aclose)
+    """,
     "Process.__aiter__": """
         def __iter__(self) -> Self:
             self._inner.__aiter__()

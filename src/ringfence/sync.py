@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import anyio.to_thread
 
@@ -30,6 +30,7 @@ from .contexts import CodeContexts as AsyncCodeContexts
 from .contexts import CodeRun as AsyncCodeRun
 from .events import Observer
 from .execution import Run as AsyncRun
+from .export import Archive as AsyncArchive
 from .export import ExportEvent, ExportLimits, ExportReport, Room
 from .export.pipeline import AT_ONCE
 from .importing import ImportLimits, ImportReport
@@ -62,6 +63,7 @@ from .sessions.background import DEFAULT_READ_BYTES, DEFAULT_WRITE_TIMEOUT
 from .storage import ArtifactStore
 
 __all__ = (
+    "Archive",
     "Backend",
     "BackgroundCommands",
     "CodeContexts",
@@ -73,6 +75,7 @@ __all__ = (
     "Session",
     "SessionManager",
     "StreamedRun",
+    "archive_workspace",
     "export_workspace",
     "import_files",
     "open_backend",
@@ -1261,6 +1264,33 @@ class CodeContexts:
         return repr(self._inner)
 
 
+class Archive:
+    """An archive that is made while it is iterated over; `report` says what is in it."""
+
+    def __init__(self, inner: AsyncArchive) -> None:
+        self._inner = inner
+
+    @property
+    def report(self) -> ExportReport:
+        """What is in it and what was left out.
+
+        Raises:
+            RuntimeError: It has not been iterated over to the end.
+        """
+        return self._inner.report
+
+    def __iter__(self) -> Iterator[bytes]:
+        parts = self._inner.__aiter__()
+        try:
+            while (part := call(anext, parts, None)) is not None:
+                yield part
+        finally:
+            call(parts.aclose)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
 def open_backend(config: Config = "auto") -> Backend:
     """Return the backend that a config describes, to be entered with `with`.
 
@@ -1364,6 +1394,24 @@ def import_files(
     return call(
         importing.import_files, sandbox._inner, source, into=into, limits=limits, at_once=at_once
     )
+
+
+def archive_workspace(
+    sandbox: Sandbox, format: Literal["tar", "zip"] = "tar", limits: ExportLimits | None = None
+) -> Archive:
+    """Return the regular files of a workspace as one archive, to be iterated over once.
+
+    Args:
+        sandbox: Whose workspace.
+        format: `tar` (GNU, with exact names) or `zip` (compressed; a name that is not fit for
+            every system is escaped as in a store's key). Both without links, owners and
+            directories of their own; modes are 0644 or 0755.
+        limits: How much.
+
+    Raises:
+        ConfigError: There is no such format.
+    """
+    return Archive(export.archive_workspace(sandbox._inner, format, limits))
 
 
 async def _made(factory: Callable[[], Any]) -> Any:
