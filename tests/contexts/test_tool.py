@@ -59,7 +59,7 @@ async def test_a_model_names_contexts_and_reads_what_code_gives(room: Room) -> N
         assert await said("x") == "20\n[done]"
         assert "[error: there are 1 code contexts" in await said("1", context="other")
         assert "[error: a context's name" in await said("1", context="../a b")
-        text = await said("import os\nprint('last', flush=True); os._exit(3)")
+        text = await said("import os, time\nprint('last', flush=True); time.sleep(1); os._exit(3)")
         assert "has died: it has ended itself with code 3" in text
         text = await said("x")
         assert text.startswith("[context work is new")

@@ -124,6 +124,9 @@ async def test_figures_come_back_as_images_within_the_bounds_of_images() -> None
             "figure('png', (3, 2)); Picture.new('RGB', (4, 4)).save('f.png')", images=["f.png"]
         )
         assert len(shown(drawn)) == 2
+        saved = await run("Picture.new('RGB', (5, 5)).save('g.png'); figure('png', (3, 2)); 6")
+        assert text(saved).endswith("\n6\n[shown: g.png]\n[done]")
+        assert len(shown(saved)) == 2
 
 
 async def test_figures_and_files_of_one_call_have_one_bound() -> None:
@@ -146,7 +149,8 @@ async def test_figures_and_files_of_one_call_have_one_bound() -> None:
 
 async def test_what_a_context_can_not_do_is_a_typed_error_and_what_is_lost_begins_anew() -> None:
     async with coding(max_contexts=1) as run:
-        died = await run("x = 1; print('last', flush=True)\nimport os; os._exit(3)")
+        last = "x = 1; print('last', flush=True)\nimport os, time; time.sleep(1); os._exit(3)"
+        died = await run(last)
         assert code(died) == "context_lost"
         assert text(died).startswith("last\n[error: the Python of context work has died")
         again = await run("x", "other")  # the dead one keeps no place
@@ -200,7 +204,7 @@ async def test_none_is_begun_when_the_server_has_ended() -> None:
         async with open_server(sessions) as server:
             pass
         late = server.clients.of_connection("only", "only")
-        with anyio.fail_after(10), pytest.raises(SandboxClosedError, match="has ended"):
+        with anyio.fail_after(45), pytest.raises(SandboxClosedError, match="has ended"):
             await late.contexts.ready("work")
         await server.clients.end(late)
 
@@ -221,9 +225,8 @@ async def test_a_cancelled_call_is_interrupted_and_the_client_hears_how_it_is_do
         given = {"language": "python", "code": endless, "context": "work", **run.more}
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.call_tool("run_code", given, progress_callback=hear))
-            await until(lambda: heard)
+            await until(lambda: any("1 lines" in str(message) for message in heard))
             tasks.cancel_scope.cancel()
-        assert "1 lines" in str(heard[0])
         assert text(await run("x")).startswith("6\n[done]")
 
 
@@ -257,4 +260,4 @@ async def test_nothing_is_left_when_the_client_has_ended(way: str) -> None:
                     await client.call_tool("end_session", run.more)
             await until(lambda: live() == [])
             await until(lambda: len(at.server.clients) == 0)
-    assert await anyio.to_thread.run_sync(until_gone, pids, 15) == []
+    assert await anyio.to_thread.run_sync(until_gone, pids) == []

@@ -188,7 +188,7 @@ async def test_a_client_that_is_cut_off_in_a_call_has_its_command_killed(mode: s
             pids = processes_with(mark)
             await cut()
             # The event loop has to see the end of the connection, so it may not be blocked.
-            assert await anyio.to_thread.run_sync(until_gone, pids, 15) == []
+            assert await anyio.to_thread.run_sync(until_gone, pids) == []
         # What the client can't come back to ends with the call, the rest when it does not come.
         await until(lambda: live() == [])
         assert len(at.server.clients) == 0

@@ -190,7 +190,7 @@ async def test_a_client_that_goes_in_a_call_leaves_nothing(how: str) -> None:
     server.stdin.close()
     if how == "is killed":
         server.stdout.close()
-    assert until_gone([*pids, server.pid], 15) == []
+    assert until_gone([*pids, server.pid]) == []
     server.stdin = None
     assert server.wait(15) in (0, 141)
     await until(lambda: live() == [])

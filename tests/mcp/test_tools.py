@@ -81,6 +81,60 @@ async def test_an_image_that_a_program_wrote_comes_back(make: Make) -> None:
         }  # fmt: skip
 
 
+def writing(**images: bytes) -> str:
+    """Return a script that writes files."""
+    return "; ".join(
+        f"echo {base64.b64encode(data).decode()} | base64 -d >{name}.png"
+        for name, data in images.items()
+    )
+
+
+@BACKENDS
+async def test_images_that_nobody_named_come_back_once(make: Make) -> None:
+    one, two = drawn("png"), drawn("png", (5, 5))
+    async with working(make) as client:
+
+        async def run(script: str, **more: Any) -> Any:
+            return await client.call_tool("run_command", {"command": script, **more})
+
+        done = await run(f"{writing(one=one)}; mkdir -p below; cp one.png below; echo drawn")
+        assert text(done) == "drawn\n[shown: one.png]\n[exit code: 0]"
+        assert shown(done) == [("image/png", one)]
+        assert shown(await run("cat one.png | wc -c")) == []
+        python = f"open('two.png', 'wb').write({two!r})"
+        drew = await client.call_tool("run_code", {"language": "python", "code": python})
+        assert shown(drew) == [("image/png", two)]
+        assert shown(await run(writing(one=two))) == [("image/png", two)]
+        assert shown(await run(writing(three=one), images=[])) == []
+        assert shown(await run(writing(four=one), images=["two.png"])) == [("image/png", two)]
+        assert shown(await run("true")) == []
+
+
+async def test_new_images_that_can_not_be_shown_are_told_and_fail_nothing() -> None:
+    big = r"printf '\211PNG\r\n\032\n' >big.png; truncate -s 100M big.png"
+    data = drawn("png")
+    script = f"{big}; echo no >text.png; mkfifo pipe.png; mkdir d.png; ln -s /etc/passwd l.png"
+    async with working(options=McpOptions(images_bytes=len(data) + 10)) as client:
+        done = await client.call_tool(
+            "run_command", {"command": f"{script}; sleep 0.1; {writing(a=data, b=data)}"}
+        )
+        assert not done.is_error
+        assert shown(done) == [("image/png", data)]
+        *_, seen, unseen, end = text(done).split("\n")
+        assert seen in ("[shown: a.png]", "[shown: b.png]")
+        assert all(name in unseen for name in ("big.png", "text.png"))
+        assert not any(name in unseen for name in ("pipe.png", "d.png", "l.png"))
+        assert end == "[exit code: 0]"
+
+
+async def test_a_directory_of_too_many_names_is_not_looked_through() -> None:
+    many = "seq 1 1000 | xargs -n 1000 touch"
+    async with working() as client:
+        call = {"command": f"{many}; {writing(one=drawn('png'))}"}
+        done = await client.call_tool("run_command", call)
+        assert (shown(done), text(done)) == ([], "(no output)\n[exit code: 0]")
+
+
 @pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "webp"])
 async def test_each_kind_of_image(kind: str) -> None:
     data = drawn(kind, (300, 20))

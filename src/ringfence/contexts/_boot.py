@@ -20,7 +20,7 @@ for name, text in zip(names, texts):
     exec(compile(text, name, "exec"), module.__dict__)
 module.main()
 """
-_MODULES = ("_bounds", "_relay")
+_MODULES = ("_bounds", "_outbox", "_relay")
 
 
 def relay_command(python: str) -> Command:

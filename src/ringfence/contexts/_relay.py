@@ -1,9 +1,9 @@
 """Runs inside the sandbox: starts one Jupyter kernel and relays its messages over stdio.
 
-The host sends the text of this file and of `_bounds` along. Here it speaks Jupyter's protocol to an
-ipykernel, over sockets in a directory that only this user can enter; to the host it speaks over
-stdin and stdout. What goes out is bounded, so that a flood or a figure of any size costs the host
-nothing; the host counts again. The host sends lines of JSON::
+The host sends the text of this file along, and of those that it imports. Here it speaks Jupyter's
+protocol to an ipykernel, over sockets in a directory that only this user can enter; to the host it
+speaks over stdin and stdout. What goes out is bounded, so that a flood or a figure of any size
+costs the host nothing; the host counts again. The host sends lines of JSON::
 
     {"do": "run", "id": "1", "code": "...", "item": 1000, "total": 5000}
     {"do": "interrupt"}
@@ -33,11 +33,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from importlib.metadata import version
 from typing import Any
 
 from ._bounds import Run
+from ._outbox import Outbox
 
 _PASSED_ON = ("stream", "display_data", "update_display_data", "execute_result", "error")
 _READ_BYTES = 1 << 16
@@ -117,10 +117,9 @@ class Relay:
         for source in (self.shell, self.iopub, self.stderr, 0):
             self.poller.register(source, zmq.POLLIN)
         self.has_death = self.watch_death()
-        os.set_blocking(1, False)
         self.heard = bytearray()  # of the host's next line
         self.said = b""  # the kernel's own last words
-        self.unsent: deque[bytes] = deque()
+        self.outbox = Outbox(self.watch_output)
         self.run: Run | None = None
         self.ready = False
         self.asked, self.asked_at = "", 0.0
@@ -151,7 +150,7 @@ class Relay:
             if 0 in events and not self.listen():
                 os.killpg(self.kernel.pid, signal.SIGKILL)
                 return 0
-            self.write()
+            self.outbox.write()
             self.settle()
             if self.kernel.poll() is not None:
                 return self.dead(int(self.kernel.returncode))
@@ -232,7 +231,7 @@ class Relay:
             else:
                 sent = run.fitted(kind, json.loads(content.bytes))
             if sent is not None:
-                self.say(*sent)
+                self.outbox.say(*sent)
 
     def welcome(self, kind: str) -> None:
         """Note that one of the kernel's two sockets has answered."""
@@ -240,7 +239,7 @@ class Relay:
         if {"kernel_info_reply", "status"} <= self.greetings:
             self.ready = True
             about = {"python": platform.python_version(), "ipykernel": version("ipykernel")}
-            self.say({"is": "ready", **about})
+            self.outbox.say({"is": "ready", **about})
 
     def settle(self) -> None:
         """Say that a run is over, when all of its output has come."""
@@ -249,33 +248,16 @@ class Relay:
             return
         if run.is_idle or time.monotonic() - run.replied_at > _IDLE_SECONDS:
             self.run = None
-            self.say({"is": "done", "id": run.name, "count": run.count, "cut": run.cut})
+            self.outbox.say({"is": "done", "id": run.name, "count": run.count, "cut": run.cut})
 
     # To the host.
 
-    def say(self, message: dict[str, Any], parts: dict[str, bytes] | None = None) -> None:
-        """Send a message, or as much of it as the host takes now."""
-        if parts is not None:
-            message["parts"] = [[name, len(data)] for name, data in parts.items()]
-        if not self.unsent:
+    def watch_output(self, wanted: bool) -> None:
+        """Look out, or no more, for stdout to take something."""
+        if wanted:
             self.poller.register(1, self.output)
-        self.unsent.append(json.dumps(message).encode() + b"\n" + b"".join((parts or {}).values()))
-        self.write()
-
-    def write(self) -> None:
-        """Write what the host takes now; it is never waited for, so that the kernel goes on."""
-        while self.unsent:
-            first = self.unsent[0]
-            try:
-                written = os.write(1, first)
-            except BlockingIOError:
-                return
-            if written < len(first):
-                self.unsent[0] = first[written:]
-                continue
-            self.unsent.popleft()
-            if not self.unsent:
-                self.poller.unregister(1)
+        else:
+            self.poller.unregister(1)
 
     def dead(self, status: int) -> int:
         """Pass on what the kernel still had said, and tell how it ended."""
@@ -288,7 +270,7 @@ class Relay:
             self.hear_kernel()
         os.set_blocking(1, True)
         said = self.said.decode("utf-8", "replace")
-        self.say({"is": "dead", "status": status, "said": said})
+        self.outbox.say({"is": "dead", "status": status, "said": said})
         return status
 
     def stderr_is_empty(self) -> bool:

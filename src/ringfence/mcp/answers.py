@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 from ..errors import SandboxError
 from ..tools.calling import NEW_WORKSPACE, failure
 
-__all__ = ("ERROR_META", "Answer", "Picture", "as_result", "error_result")
+__all__ = ("ERROR_META", "Answer", "Picture", "as_result", "before_the_end", "error_result")
 
 ERROR_META = "ringfence/error"
 """Where a failed call's result has the error's `code`, and whether it is `retryable`."""
@@ -49,6 +49,12 @@ class Answer:
     pictures: tuple[Picture, ...] = ()
     error: SandboxError | None = None
     failed: bool = False
+
+
+def before_the_end(text: str, more: str) -> str:
+    """Return a text with more before its last line, which is how a program has ended."""
+    said, newline, end = text.rpartition("\n")
+    return f"{said}\n{more}{newline}{end}" if more else text
 
 
 def as_result(answer: Answer, *, is_new: bool, handle: str) -> CallToolResult:

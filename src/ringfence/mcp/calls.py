@@ -12,6 +12,7 @@ from ..contexts import Output, StreamOutput
 from ..models import Command, Result
 from ..sessions import Session
 from .contexts import ClientContexts
+from .new_images import NewImages
 from .options import McpOptions
 
 __all__ = ("Call", "Progress")
@@ -89,12 +90,14 @@ class Call:
         session: The client's session.
         options: The server's.
         contexts: The client's code contexts.
+        new_images: The images of its workspace that it has not had yet.
         report: Sends progress to the client, or None if it did not ask for any.
     """
 
     session: Session
     options: McpOptions
     contexts: ClientContexts
+    new_images: NewImages
     report: Report | None = None
 
     async def run(self, command: Command, timeout: float | None) -> Result:

@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup
 from ..errors import LimitError, SandboxError, ToolError
 from ..sessions import Session, SessionManager
 from .contexts import ClientContexts
+from .new_images import NewImages
 from .options import McpOptions
 
 __all__ = ("Client", "Clients")
@@ -47,6 +48,7 @@ class Client:
     Attributes:
         session: The session.
         contexts: Its code contexts.
+        new_images: The images of its workspace that it has not had yet.
         handle: What a stateless client calls it; empty for a connection's.
         calls: How many calls are in it now.
         used: When it was last used, on the monotonic clock.
@@ -57,6 +59,7 @@ class Client:
 
     session: Session
     contexts: ClientContexts
+    new_images: NewImages
     handle: str = ""
     calls: int = 0
     used: float = field(default_factory=time.monotonic)
@@ -194,7 +197,8 @@ class Clients:
         is_again = key in self._forgotten
         self._forgotten.pop(key, None)
         contexts = ClientContexts(session, self._options, lambda: self._tasks)
-        made = self._known[key] = Client(session, contexts, handle, is_again=is_again)
+        images = NewImages(session, self._options)
+        made = self._known[key] = Client(session, contexts, images, handle, is_again=is_again)
         return made
 
     async def _look_after(self) -> None:

@@ -41,8 +41,8 @@ _IMAGES = {
     "type": "array",
     "items": {"type": "string", "minLength": 1, "maxLength": MAX_PATH},
     "maxItems": MAX_IMAGES,
-    "description": "Image files that it writes and that you want to see afterwards: PNG, JPEG, "
-    "GIF or WebP.",
+    "description": "Image files (PNG, JPEG, GIF or WebP) that you want to see afterwards. Default: "
+    "those that it has written at the top of /workspace; [] for none.",
 }
 _GIVEN = {
     "stdout": _TEXT,

@@ -13,7 +13,7 @@ from ..models import FileKind, Result
 from ..tools import background, files
 from ..tools.functions import check_language, code_command
 from ..tools.text import MAX_TEXT, command_text, cut
-from .answers import Answer
+from .answers import Answer, before_the_end
 from .calls import Call
 from .in_context import run_in_context
 from .pictures import bring_images, image_of
@@ -40,7 +40,7 @@ _NAMED = 100
 
 
 async def run_command(
-    call: Call, command: str, timeout: float | None = None, images: Sequence[str] = ()
+    call: Call, command: str, timeout: float | None = None, images: Sequence[str] | None = None
 ) -> Answer:
     """Run a shell command."""
     return await _ran(call, await call.run(code_command("bash", command), timeout), images)
@@ -51,7 +51,7 @@ async def run_code(
     language: str,
     code: str,
     timeout: float | None = None,
-    images: Sequence[str] = (),
+    images: Sequence[str] | None = None,
     context: str | None = None,
 ) -> Answer:
     """Run a program given as text, in a process of its own, or in a context that is kept."""
@@ -62,8 +62,11 @@ async def run_code(
     return await _ran(call, result, images)
 
 
-async def _ran(call: Call, result: Result, images: Sequence[str]) -> Answer:
-    pictures, error = await bring_images(call, images) if images else ((), None)
+async def _ran(call: Call, result: Result, images: Sequence[str] | None) -> Answer:
+    found = await call.new_images.written()
+    pictures, error, told = found.pictures, None, found.told
+    if images is not None:
+        (pictures, error), told = await bring_images(call.session, call.options, images), ""
     stdout, stderr = cut(result.stdout_text, MAX_TEXT), cut(result.stderr_text, MAX_TEXT)
     data = {
         "stdout": stdout,
@@ -76,7 +79,7 @@ async def _ran(call: Call, result: Result, images: Sequence[str]) -> Answer:
         "stderr_bytes": result.stderr_bytes,
         "duration_s": round(result.duration_s, 6),
     }
-    return Answer(command_text(result), data, pictures, error)
+    return Answer(before_the_end(command_text(result), told), data, pictures, error)
 
 
 async def write_file(call: Call, path: str, content: str, append: bool = False) -> Answer:
@@ -87,7 +90,7 @@ async def write_file(call: Call, path: str, content: str, append: bool = False) 
 
 async def read_file(call: Call, path: str, offset: int = 0, limit: int = MAX_TEXT) -> Answer:
     """Read a text file, or an image."""
-    if not offset and (found := await image_of(call, path)):
+    if not offset and (found := await image_of(call.session, call.options, path)):
         picture, image = found
         size = len(picture.data)
         about = f"[{image.media_type}, {size} bytes, {image.width} x {image.height}]"

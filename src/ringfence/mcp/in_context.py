@@ -9,7 +9,7 @@ from ..contexts import CodeResult, RichOutput
 from ..errors import ContextLostError, LimitError, SandboxError, ToolError
 from ..tools.in_context import end_text, result_text
 from ..tools.text import MAX_TEXT, cut
-from .answers import Answer, Picture
+from .answers import Answer, Picture, before_the_end
 from .calls import Call
 from .images import recognize
 from .options import McpOptions
@@ -30,7 +30,7 @@ async def run_in_context(
     language: str,
     code: str,
     timeout: float | None,
-    images: Sequence[str],
+    images: Sequence[str] | None,
 ) -> Answer:
     """Run code in a context of the client's and return what it gave.
 
@@ -58,11 +58,15 @@ async def run_in_context(
                 raise lost from None
             return _answer(call.options, name, began_anew, error.result, lost)
     answer = _answer(call.options, name, began_anew, result, None)
-    if not images or answer.error is not None:
-        return answer
     shown = sum(len(one.data) for one in answer.pictures)
-    pictures, failed = await bring_images(call, images, shown)
-    return Answer(answer.text, answer.data, answer.pictures + pictures, failed, answer.failed)
+    found = await call.new_images.written(shown)
+    pictures, failed, told = found.pictures, answer.error, found.told
+    if images is not None:
+        pictures, told = (), ""
+        if failed is None:
+            pictures, failed = await bring_images(call.session, call.options, images, shown)
+    text = before_the_end(answer.text, told)
+    return Answer(text, answer.data, answer.pictures + pictures, failed, answer.failed)
 
 
 def _answer(

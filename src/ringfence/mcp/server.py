@@ -150,7 +150,7 @@ class SandboxServer(MCPServer[Any]):
     async def _perform(
         self, tool: ServedTool, given: Mapping[str, Any], client: Client, report: Report | None
     ) -> CallToolResult:
-        call = Call(client.session, self.options, client.contexts, report)
+        call = Call(client.session, self.options, client.contexts, client.new_images, report)
         try:
             answer: Answer = await tool.handler(call, **given)
         except SandboxError as error:
