@@ -418,8 +418,9 @@ USES: dict[str, Use] = {
 def test_a_flood_neither_fills_the_memory_nor_stops_the_loop(
     name: str, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringfence.warden.sandbox._FILE_TIMEOUT", 1.0)
+    monkeypatch.setattr("ringfence.warden.files._FILE_TIMEOUT", 1.0)
     monkeypatch.setattr("ringfence.warden.sandbox.HOST_SLACK", 0.5)
+    monkeypatch.setattr("ringfence.warden.files.HOST_SLACK", 0.5)
     monkeypatch.setattr("ringfence.execution.HOST_SLACK", 0.5)
     anyio.run(drown, FLOODS[name], USES[use])
 
