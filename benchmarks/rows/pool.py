@@ -27,7 +27,7 @@ _SIZE = 16
 _READY_SECONDS = 120.0
 _HOW = {
     "llm-sandbox[docker]": "theirs are used again and not clean",
-    "swe-rex": f"theirs are made for each, {_SIZE} at once, on a bridge, with a server inside",
+    "swe-rex": "theirs are made for each, as many at once, on a bridge, with a server inside",
 }
 _WORKERS = 4  # as many as a pool makes at once
 
