@@ -85,6 +85,8 @@ class Podman:
         remove = ("podman", "rm", "--all", "--force", "--time=0")
         subprocess.run(remove, env=self._environ, capture_output=True, timeout=60)
         if self._daemon.stop():
+            unmount = ("umount", str(self._daemon.home / "data" / "overlay"))  # which it leaves
+            subprocess.run(unmount, capture_output=True, timeout=60)
             say("podman: stopped")
 
     def env(self) -> dict[str, str]:
