@@ -95,8 +95,8 @@ test-kubernetes: $(VENV)/.dev ## the tests on a real cluster, which is brought u
 suites: $(VENV)/.warden services ## the frameworks' own suites, each in an environment of its own
 	$(BIN)/python -m scripts.suites run
 
-# Tests of these look at all that the machine has, and are slow as a whole: not abreast.
-ALONE := tests/faults tests/linux tests/scale tests/sessions tests/warden tests/unit/test_benchmarks.py
+# Tests of these look at all that the machine has, or share images that they make and remove: not abreast.
+ALONE := tests/faults tests/image tests/linux tests/scale tests/sessions tests/warden tests/unit/test_benchmarks.py
 SLOW := -m 'slow and not (conformance or kubernetes or hostile or fuzz or sanitizer)'
 slow: $(VENV)/.warden services
 	$(ABREAST) loadfile $(SLOW) $(ALONE:%=--ignore=%)
