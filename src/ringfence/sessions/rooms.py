@@ -76,7 +76,9 @@ class Rooms:
                 async with shared.changing:
                     if not shared.users:
                         await self._leave(shared)
-                        self._shared.pop(name, None)
+                    # Another may have come meanwhile, or have begun anew.
+                    if not shared.users and self._shared.get(name) is shared:
+                        del self._shared[name]
 
     async def _enter(
         self,
