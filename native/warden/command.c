@@ -248,12 +248,12 @@ static void keep(pid_type main)
                 ;
             end.b = left < 0;
             tell(end);
+            SYS1(close, 1); /* a terminal is for others as soon as its command has ended */
+            SYS1(close, 2);
             if (left < 0) {
                 sleep_us(200); /* whoever waits for this end needs the processor before our own does */
                 leave(0);
             }
-            SYS1(close, 1);
-            SYS1(close, 2);
         }
     }
 }
