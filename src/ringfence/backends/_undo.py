@@ -18,7 +18,9 @@ UNDO_SECONDS = 5.0
 """That a cancelled caller waits for it; then it goes on in the background."""
 
 
-async def made_or_undone(tasks: Tasks, work: Coroutine[Any, Any, Sandbox]) -> Sandbox:
+async def made_or_undone(
+    tasks: Tasks, work: Coroutine[Any, Any, Sandbox], *, cuts: bool
+) -> Sandbox:
     """Return the sandbox that some work makes.
 
     A request that has reached a server can't be taken back: for a caller that is cancelled, what
@@ -26,13 +28,16 @@ async def made_or_undone(tasks: Tasks, work: Coroutine[Any, Any, Sandbox]) -> Sa
 
     Args:
         tasks: What goes on behind the callers' backs.
-        work: Makes the sandbox, and takes it away itself where it is cancelled or fails.
+        work: Makes the sandbox, and takes it away itself where it fails.
+        cuts: Whether it is cancelled too, since it then takes away itself what it has begun;
+            else it is let to its end.
     """
     making = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        making.cancel()
+        if cuts:
+            making.cancel()
         undoing = tasks.task(_undo(making))
         with anyio.move_on_after(UNDO_SECONDS, shield=True):
             await asyncio.shield(undoing)

@@ -28,7 +28,6 @@ Only the machine itself, link-local addresses and clouds' metadata are kept from
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -45,11 +44,11 @@ from ._docker_facts import Facts
 from ._docker_maker import Maker
 from ._docker_reach import reach
 from ._docker_reap import reap_engine
+from ._undo import made_or_undone
 
 __all__ = ("ContainerBackend",)
 
 _MIB = 1 << 20
-_UNDO_SECONDS = 5.0  # that a cancelled caller waits for it; then it goes on in the background
 
 DEFAULT_LIMITS = Limits(
     memory_bytes=256 * _MIB,
@@ -135,16 +134,8 @@ class ContainerBackend(Backend):
         maker = self._maker
         if maker is None:
             raise SandboxClosedError("the backend is not open", backend=self.name)
-        # A request that has reached the engine can't be taken back: for a caller that is cancelled,
-        # what it began is finished and then removed.
-        making = asyncio.ensure_future(maker.make(spec, limits, sandbox_id, patience))
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            undoing = maker.engine.tasks.task(_undo(making))
-            with anyio.move_on_after(_UNDO_SECONDS, shield=True):
-                await asyncio.shield(undoing)
-            raise
+        work = maker.make(spec, limits, sandbox_id, patience)
+        return await made_or_undone(maker.engine.tasks, work, cuts=False)
 
     async def reap(self) -> int:
         if self._maker is not None:
@@ -161,12 +152,3 @@ class ContainerBackend(Backend):
         if maker is not None:
             with anyio.CancelScope(shield=True):
                 await maker.aclose()
-
-
-async def _undo(making: asyncio.Future[Sandbox]) -> None:
-    """Close what was made for somebody who has gone."""
-    try:
-        sandbox = await making
-    except SandboxError:
-        return  # it has undone itself
-    await sandbox.aclose()

@@ -179,7 +179,7 @@ class KubernetesBackend(Backend):
         if api is None or self._watch is None:
             raise SandboxClosedError("the backend is not open", backend=self.name)
         work = self._make(api, spec, limits, sandbox_id, orphan_seconds)
-        return await made_or_undone(api.tasks, work)
+        return await made_or_undone(api.tasks, work, cuts=True)
 
     async def _make(
         self, api: Api, spec: SandboxSpec, limits: Limits, sandbox_id: str, orphan_seconds: float
