@@ -212,6 +212,7 @@ class Boot:
             ],
             setsigmask=[],
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            setsid=True,  # Ctrl-C in our terminal is for us: we end what we hold, or go on with it
         )
         self._pidfd = os.pidfd_open(self.pid)
         owner.update(entry.started(self.pid))
