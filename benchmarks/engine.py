@@ -101,9 +101,16 @@ class PlainEngine:
         return {TOTAL: took}
 
     def copy_of(self, name: str) -> dict[str, Any]:
-        """Return a request for a container like one that there is, but for its owner."""
+        """Return a request for a container like one that there is, but for what was its alone."""
         found = self.call("GET", f"/containers/{name}/json")
-        return {**found["Config"], "Labels": {LABEL: ""}, "HostConfig": found["HostConfig"]}
+        host = found["HostConfig"]
+        mounts = [
+            mount
+            for mount in host["Mounts"]
+            if mount["Type"] != "bind" or os.path.exists(mount["Source"])
+        ]
+        host = {**host, "Mounts": mounts}
+        return {**found["Config"], "Labels": {LABEL: ""}, "HostConfig": host}
 
     def make_and_remove(self, body: dict[str, Any]) -> None:
         """Create, start and remove a container."""

@@ -80,11 +80,15 @@ async def _containers(settings: Settings, not_run: list[str], scratch: Path) -> 
             inside = f"mkdir -p /workspace && cd /workspace && {_MAKE}"
             subprocess.run([docker, "exec", name, "sh", "-c", inside], check=True)
             for where in stores:
+                used: list[ArtifactStore] = []
                 sides = {
-                    "ours": _ours(sandbox, where, scratch),
-                    _COPY: _theirs(docker, name, where, scratch),
+                    "ours": _ours(sandbox, where, scratch, used),
+                    _COPY: _theirs(docker, name, where, scratch, used),
                 }
                 taken = await alternate(sides, settings.rounds(7, 2), warm_up=1)
+                # Only now: ext4 is slow to make files where some were removed a moment ago.
+                for store in used:
+                    await _empty(store)
                 what = f"{_FILES:,} files of {_SIZE // 1000} kB into {where}"
                 lines.append(compare(what, taken, limit=_RATE))
     return lines
@@ -105,20 +109,19 @@ def plain_container(docker: str) -> Iterator[str]:
 _numbers = count()
 
 
-def _new_store(where: str, scratch: Path) -> ArtifactStore:
-    """Return an empty store: a second export would bring nothing."""
-    if where != "S3":
-        return LocalStore(scratch / f"store-{next(_numbers)}")
-    endpoint, bucket, key, secret = (os.environ[name] for name in _S3)
-    return open_store(
-        S3StoreConfig(
-            bucket,
-            f"benchmark-{token_hex(6)}",
-            endpoint,
-            access_key_id=key,
-            secret_access_key=secret,
+def _new_store(where: str, scratch: Path, used: list[ArtifactStore]) -> ArtifactStore:
+    """Return an empty store, noted in `used`: a second export would bring nothing."""
+    store: ArtifactStore
+    if where == "S3":
+        endpoint, bucket, key, secret = (os.environ[name] for name in _S3)
+        prefix = f"benchmark-{token_hex(6)}"
+        store = open_store(
+            S3StoreConfig(bucket, prefix, endpoint, access_key_id=key, secret_access_key=secret)
         )
-    )
+    else:
+        store = LocalStore(scratch / f"store-{next(_numbers)}")
+    used.append(store)
+    return store
 
 
 async def _empty(store: ArtifactStore) -> None:
@@ -126,23 +129,22 @@ async def _empty(store: ArtifactStore) -> None:
         await store.delete(key)
 
 
-def _ours(sandbox: Sandbox, where: str, scratch: Path) -> Side:
+def _ours(sandbox: Sandbox, where: str, scratch: Path, used: list[ArtifactStore]) -> Side:
     async def side() -> Times:
-        store = _new_store(where, scratch)
+        store = _new_store(where, scratch, used)
         began = time.perf_counter()
         report = await export_workspace(sandbox, store, prefix="tenant/execution")
         took = time.perf_counter() - began
         check(report.total_bytes == _FILES * _SIZE, f"{report.total_bytes} bytes came out")
-        await _empty(store)
         return {TOTAL: took}
 
     return side
 
 
-def _theirs(docker: str, name: str, where: str, scratch: Path) -> Side:
+def _theirs(docker: str, name: str, where: str, scratch: Path, used: list[ArtifactStore]) -> Side:
     async def side() -> Times:
-        store = _new_store(where, scratch)
-        out = scratch / "copied"
+        store = _new_store(where, scratch, used)
+        out = scratch / f"copied-{next(_numbers)}"
         began = time.perf_counter()
         copy = [docker, "cp", f"{name}:/workspace", str(out)]
         await anyio.to_thread.run_sync(
@@ -155,8 +157,6 @@ def _theirs(docker: str, name: str, where: str, scratch: Path) -> Side:
             size += stored.size
         took = time.perf_counter() - began
         check(size == _FILES * _SIZE, f"{size} bytes were uploaded")
-        shutil.rmtree(out)
-        await _empty(store)
         return {TOTAL: took, "copy": copied}
 
     return side

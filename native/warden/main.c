@@ -77,8 +77,8 @@ static void open_oom_counter(void)
 
 static int serve_mode(int argc, char **argv)
 {
-    const char *workspace = "/workspace", *home = 0;
-    int pipes = 0;
+    const char *workspace = "/workspace", *home = 0, *socket = 0;
+    int pipes = 0, connected = -1;
     int64_t processes = -1;
     SYS3(close_range, 3, ~0u, 0); /* whatever the caller leaked */
     for (int i = 0; i < argc; i++) {
@@ -97,6 +97,8 @@ static int serve_mode(int argc, char **argv)
             workspace = value;
         else if (text_equal(name, "--home"))
             home = value;
+        else if (text_equal(name, "--socket"))
+            socket = value;
         else if (text_equal(name, "--open-files"))
             settings.open_files = (int64_t)text_number(value);
         else if (text_equal(name, "--niceness"))
@@ -117,7 +119,11 @@ static int serve_mode(int argc, char **argv)
         settings.input = settings.output = -1;
         pipes = 0;
     }
-    if (pipes) { /* away from where descriptors get another meaning */
+    if (socket) /* where nobody answers, the stream is what we were started with */
+        connected = socket_connect(socket);
+    if (connected >= 0) {
+        settings.input = settings.output = connected;
+    } else if (pipes) { /* away from where descriptors get another meaning */
         settings.input = (int)SYS3(fcntl, 0, F_DUPFD_CLOEXEC, 3);
         settings.output = (int)SYS3(fcntl, 1, F_DUPFD_CLOEXEC, 3);
         if (settings.input < 0 || settings.output < 0)
@@ -143,7 +149,7 @@ static int serve_mode(int argc, char **argv)
     settings.null = open_at(AT_FDCWD, "/dev/null", O_RDWR, 0);
     if (settings.null < 0)
         return say("can't open", "/dev/null", settings.null), 1;
-    if (pipes || settings.await_ms)
+    if (pipes || connected >= 0 || settings.await_ms)
         SYS3(dup3, settings.null, 0, 0);
     if (processes >= 0) { /* counted for our uid in this user namespace, keepers included */
         uint64_t limit[2] = {(uint64_t)processes, (uint64_t)processes};

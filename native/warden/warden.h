@@ -95,6 +95,9 @@ int resume_await(void);
 int resume_accept(int stream[STREAM_FDS]);
 int connect_mode(const char *pid);
 
+/* socket.c: a stream to a host on the same machine. */
+int socket_connect(const char *path);
+
 /* launch.c: on the host, before the sandbox: joins cgroups, drops to a private uid, execs. */
 int launch(int argc, char **argv, char **envp);
 

@@ -97,7 +97,7 @@ def test_an_engine_that_is_killed_in_the_middle_of_making_one(
                 own_engine.kill()
 
         async with between.serve():
-            async with containers(between.path) as backend:
+            async with containers(between.path, transport="attach") as backend:
                 other = await backend.create()
                 between.on_request = kill
                 with pytest.raises(BackendUnreachableError):
@@ -117,12 +117,38 @@ def test_an_engine_that_is_killed_in_the_middle_of_making_one(
     anyio.run(main)
 
 
+def test_an_engine_that_is_killed_while_a_socket_goes_past_it(own_engine: OwnEngine) -> None:
+    """The sandbox can be used until the engine is back, which ends it; that is told."""
+
+    async def main() -> None:
+        before = held()
+        async with containers(own_engine.socket) as backend:
+            box = await backend.create()
+            await anyio.to_thread.run_sync(own_engine.kill)
+            assert (await box.exec("echo", ["still here"])).stdout == b"still here\n"
+            with pytest.raises(BackendUnreachableError):
+                await backend.create()
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.to_thread.run_sync, own_engine.start)
+                with pytest.raises(SandboxLostError):
+                    await box.exec(SLEEP)
+            assert (await backend.execute("echo", ["again"])).stdout == b"again\n"
+        Seen(own_engine.socket).nothing_left()
+        assert not until_gone(processes_with(MARK))
+        await nothing_left(before)
+
+    anyio.run(main)
+
+
 def test_an_engine_that_leaves_its_containers_running(own_engine: OwnEngine) -> None:
     """With `live-restore`: what ran is killed and told, and the sandbox is taken up again."""
 
     async def main() -> None:
         before = held()
-        async with containers(own_engine.socket) as backend, await backend.create() as box:
+        async with (
+            containers(own_engine.socket, transport="attach") as backend,
+            await backend.create() as box,
+        ):
             await box.write_file("kept", "x")
             async with anyio.create_task_group() as group:
                 group.start_soon(_is_broken, box)
@@ -136,6 +162,36 @@ def test_an_engine_that_leaves_its_containers_running(own_engine: OwnEngine) -> 
                     assert await box.read_file("kept") == b"x"  # which waits for the engine
             assert (await box.exec("echo", ["again"])).stdout == b"again\n"
             assert not until_gone(processes_with(MARK))
+            assert (await backend.execute("echo", ["new"])).stdout == b"new\n"
+        await nothing_left(before)
+
+    own_engine.stop()
+    _start_with_live_restore(own_engine)
+    try:
+        anyio.run(main)
+        Seen(own_engine.socket).nothing_left()
+    finally:
+        own_engine.stop()
+        own_engine.start()
+
+
+def test_what_goes_past_such_an_engine_does_not_notice(own_engine: OwnEngine) -> None:
+    """With a socket to the warden a command runs on, whatever becomes of the engine meanwhile."""
+
+    async def main() -> None:
+        before = held()
+        async with containers(own_engine.socket) as backend, await backend.create() as box:
+            waits = Command(("sh", "-c", "read line; echo $line"), timeout=100)
+            process = await box.start(waits, stdin_open=True)
+            await anyio.to_thread.run_sync(own_engine.stop)
+            assert (await box.exec("echo", ["still here"])).stdout == b"still here\n"
+            await anyio.to_thread.run_sync(_start_with_live_restore, own_engine)
+            await process.write_stdin(b"through\n")
+            await process.close_stdin()
+            chunk = await process.receive()
+            assert chunk is not None
+            assert chunk.data == b"through\n"
+            assert (await process.wait()).code == 0
             assert (await backend.execute("echo", ["new"])).stdout == b"new\n"
         await nothing_left(before)
 

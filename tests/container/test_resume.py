@@ -30,7 +30,7 @@ def test_the_sandbox_and_its_files_live_on(seen: Seen, between: Between) -> None
     async def main() -> None:
         async with (
             between.serve(),
-            containers(between.path) as backend,
+            containers(between.path, transport="attach") as backend,
             await backend.create() as box,
         ):
             await box.write_file("kept", "x")
@@ -85,7 +85,7 @@ def test_without_patience_a_broken_stream_is_the_end(seen: Seen, between: Betwee
     async def main() -> None:
         async with (
             between.serve(),
-            containers(between.path, reconnect_timeout=0.0) as backend,
+            containers(between.path, transport="attach", reconnect_timeout=0.0) as backend,
             await backend.create() as box,
             anyio.create_task_group() as group,
         ):
@@ -104,7 +104,7 @@ def test_a_program_that_kills_the_way_in_harms_nobody_else(seen: Seen, between: 
     async def main() -> None:
         async with (
             between.serve(),
-            containers(between.path) as backend,
+            containers(between.path, transport="attach") as backend,
             await backend.create(SandboxSpec()) as box,
         ):
             await box.write_file("kept", "x")

@@ -167,6 +167,17 @@ def test_a_setting_changes_its_own_field_and_no_other(
     assert container_body(PLAN, ContainerConfig(**settings))["HostConfig"] == plain | changes
 
 
+def test_a_socket_of_ours_is_shown_to_the_warden_alone() -> None:
+    body = container_body(replace(PLAN, socket="/run/x/ringfence-rf-1/socket"), ContainerConfig())
+    assert body["Cmd"][-2:] == ["--socket", "/run/ringfence.socket"]
+    assert body["HostConfig"]["Mounts"][-1] == {
+        "Type": "bind",
+        "Source": "/run/x/ringfence-rf-1/socket",
+        "Target": "/run/ringfence.socket",
+        "ReadOnly": True,
+    }
+
+
 def test_a_user_owns_the_workspace() -> None:
     body = container_body(PLAN, ContainerConfig(user="1000:2000"))
     assert body["User"] == "1000:2000"

@@ -127,6 +127,11 @@ class ContainerStream(ByteStream):
         """What came on stderr: why the warden did not start, for one."""
         return self._frames.words.decode("utf-8", "replace").strip()
 
+    async def wait(self) -> None:
+        """Wait until something has come, which stays there for `receive`, or the end has."""
+        if not self._early:
+            self._early = await self._inner.receive()
+
     async def receive(self) -> bytes:
         while True:
             data, self._early = self._early, b""

@@ -19,6 +19,7 @@ from ._docker_facts import isolation_of
 __all__ = (
     "ENVIRONMENT",
     "LABEL",
+    "SOCKET",
     "WARDEN",
     "WARDEN_DIR",
     "WORKSPACE",
@@ -33,6 +34,7 @@ __all__ = (
 LABEL = "ringfence."
 WARDEN_DIR = "/run/ringfence"
 WARDEN = f"{WARDEN_DIR}/warden"
+SOCKET = "/run/ringfence.socket"
 WORKSPACE = "/workspace"
 HOME = "/tmp/home"  # noqa: S108  # inside
 _CPU_PERIOD = 100_000  # microseconds; what engines take by default
@@ -79,6 +81,7 @@ class Plan:
         auto_remove: Whether the engine removes it when it has ended. One that comes back to
             containers that it had left running removes those too.
         orphan_seconds: How long its warden waits for another stream when its own has broken.
+        socket: The socket of ours that its warden is to connect to, or empty.
     """
 
     sandbox_id: str
@@ -95,6 +98,7 @@ class Plan:
     nproc: int | None = None
     auto_remove: bool = True
     orphan_seconds: float = 0.0
+    socket: str = ""
 
 
 def container_body(plan: Plan, config: ContainerConfig) -> dict[str, Any]:
@@ -102,7 +106,7 @@ def container_body(plan: Plan, config: ContainerConfig) -> dict[str, Any]:
     return {
         "Image": plan.image,
         "Entrypoint": [WARDEN],
-        "Cmd": warden_arguments(plan.limits, plan.orphan_seconds),
+        "Cmd": warden_arguments(plan),
         "User": config.user,
         "WorkingDir": "/",
         "Hostname": "sandbox",
@@ -122,7 +126,7 @@ def container_body(plan: Plan, config: ContainerConfig) -> dict[str, Any]:
     }
 
 
-def warden_arguments(limits: Limits, orphan_seconds: float = 0.0) -> list[str]:
+def warden_arguments(plan: Plan) -> list[str]:
     """Return the arguments of the warden that is PID 1."""
     return [
         "serve",
@@ -130,9 +134,10 @@ def warden_arguments(limits: Limits, orphan_seconds: float = 0.0) -> list[str]:
         "--count-oom",
         "--seccomp",  # no container engine's own profile keeps a program from lowering PID 1
         *("--home", HOME),
-        *("--open-files", str(limits.open_files)),
-        *("--max-age-ms", str(round((limits.max_age or 0) * 1000))),
-        *("--orphan-ms", str(round(orphan_seconds * 1000))),
+        *("--open-files", str(plan.limits.open_files)),
+        *("--max-age-ms", str(round((plan.limits.max_age or 0) * 1000))),
+        *("--orphan-ms", str(round(plan.orphan_seconds * 1000))),
+        *(("--socket", SOCKET) if plan.socket else ()),
     ]
 
 
@@ -261,6 +266,8 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         found.append({**plan.workspace, "Target": WORKSPACE})
     if plan.network == "none" and plan.hosts:
         found.append(shown_mount(plan.hosts, "/etc/hosts"))
+    if plan.socket:
+        found.append(shown_mount(plan.socket, SOCKET))
     found += [shown_mount(mount.source, mount.target) for mount in plan.mounts]
     return found
 

@@ -22,17 +22,20 @@ from ..errors import (
     BackendUnreachableError,
     CreateError,
     CreateTimeoutError,
+    ProtocolError,
     SandboxError,
     SandboxLostError,
     StreamBrokenError,
 )
 from ..warden.connection import Connection
 from ..warden.frames import TOKEN_SIZE, lifetime_frame, token_frame
+from ..warden.stream import ByteStream
 from ._docker_attach import ContainerStream
 from ._docker_body import WARDEN
 from ._docker_engine import Engine, RefusedError
 from ._docker_fate import UNREACHABLE, Fate
 from ._docker_refusals import creation_error, remove_container, says_taken
+from ._docker_socket import WardenSocket
 
 __all__ = ("Box",)
 
@@ -76,7 +79,7 @@ class Box:
         self.name = name
         self._engine = engine
         self._put_away = put_away
-        self._stream: ContainerStream | None = None
+        self._stream: ByteStream | None = None
         self._connection: Connection | None = None
         self.fate = Fate(engine, name, self._tell, self.causes)
         self._is_theirs = False
@@ -87,42 +90,81 @@ class Box:
         self._token = secrets.token_bytes(TOKEN_SIZE) if patience else b""
         self._broken_at = 0.0
 
-    async def make(self, body: dict[str, Any], timeout: float) -> Connection:
+    async def make(
+        self, body: dict[str, Any], timeout: float, socket: WardenSocket | None = None
+    ) -> Connection:
         """Create and start the container and return the connection to its warden.
+
+        Args:
+            body: The request that creates it.
+            timeout: Seconds for all of it.
+            socket: Where its warden is to call, if it can.
 
         Raises:
             SandboxError: It could not be made. What there is of it is for `remove` to take away.
         """
         try:
             async with asyncio.timeout(timeout):
-                return await self._make(body, timeout)
+                return await self._make(body, timeout, socket)
         except TimeoutError:
             raise CreateTimeoutError(
                 f"the sandbox was not ready within {timeout:g} s", backend=_NAME
             ) from None
 
-    async def _make(self, body: dict[str, Any], timeout: float) -> Connection:
+    async def _make(
+        self, body: dict[str, Any], timeout: float, socket: WardenSocket | None
+    ) -> Connection:
         self._goes_by_itself = body["HostConfig"]["AutoRemove"]
         try:
             create = self._engine.docker.containers.create(body, name=self.name)
             container = await self._engine.call("a container", create, timeout)
-            self._stream = await self._engine.attach(self.name, self._on_end, timeout)
-            self._connection = connection = Connection(self._stream, self._lost)
+            self._stream = attached = await self._engine.attach(self.name, self._on_end, timeout)
             self.started = True
             await self._engine.call("a start", container.start(), timeout)
         except RefusedError as error:
             self._is_theirs = says_taken(error)
             raise creation_error(error, self.name) from error
-        try:
-            await connection.greet()
-        except SandboxLostError as error:
-            words = self._stream.words
-            raise CreateError(
-                f"the sandbox could not be started: {words or error.message}", backend=_NAME
-            ) from None
+        connection = await self._greet(attached, socket)
         if self._token:
             await connection.send(token_frame(self._token))
         return connection
+
+    async def _greet(self, attached: ContainerStream, socket: WardenSocket | None) -> Connection:
+        """Return the connection to a warden that has said hello."""
+        if socket is not None:
+            self._stream = await self._taken(socket, attached)
+        assert self._stream is not None
+        self._connection = connection = Connection(self._stream, self._lost)
+        try:
+            await connection.greet()
+        except SandboxLostError as error:
+            with anyio.move_on_after(_CAUSE_SECONDS), contextlib.suppress(ProtocolError):
+                while await attached.receive():
+                    pass  # to its end: why it could not start is on its stderr
+            raise CreateError(
+                f"the sandbox could not be started: {attached.words or error.message}",
+                backend=_NAME,
+            ) from None
+        finally:
+            if self._stream is not attached:
+                attached.close()
+        return connection
+
+    async def _taken(self, socket: WardenSocket, attached: ContainerStream) -> ByteStream:
+        """Return the stream that the warden has taken: what is first heard of it tells."""
+        calling = asyncio.ensure_future(socket.accept(self._on_end))
+        watching = asyncio.ensure_future(attached.wait())
+        taken: ByteStream | None = None
+        try:
+            await asyncio.wait((calling, watching), return_when=asyncio.FIRST_COMPLETED)
+            taken = calling.result() if calling.done() else attached
+            return taken
+        finally:
+            calling.cancel()
+            watching.cancel()
+            await asyncio.wait((calling, watching))
+            if taken is None and not calling.cancelled() and not calling.exception():
+                calling.result().close()
 
     async def resume(self) -> Connection:
         """Return a new connection to the warden, after the stream has broken.

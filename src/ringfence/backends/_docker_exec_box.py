@@ -33,6 +33,7 @@ from ._docker_exec_body import SWEEP, call_command
 from ._docker_exec_call import Call
 from ._docker_fate import UNREACHABLE
 from ._docker_refusals import creation_error
+from ._docker_socket import WardenSocket
 
 __all__ = ("ExecBox",)
 
@@ -80,7 +81,9 @@ class ExecBox(Box):
         self._beginning = asyncio.Semaphore(_BEGUN_AT_ONCE)
         self._ready: Call | None = None
 
-    async def _make(self, body: dict[str, Any], timeout: float) -> Connection:
+    async def _make(
+        self, body: dict[str, Any], timeout: float, socket: WardenSocket | None
+    ) -> Connection:
         try:
             create = self._engine.docker.containers.create(body, name=self.name)
             container = await self._engine.call("a container", create, timeout)

@@ -7,6 +7,8 @@ import os
 import socket
 import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -16,7 +18,7 @@ from .. import inventory
 from ..backend import Sandbox
 from ..config import ContainerConfig
 from ..errors import CreateError
-from ..models import Capabilities, Limits, SandboxSpec, new_sandbox_id
+from ..models import Capabilities, Isolation, Limits, SandboxSpec, new_sandbox_id
 from ..warden.connection import Connection
 from ..warden.frames import Feature
 from ..warden.sandbox import Host, WardenSandbox
@@ -30,6 +32,7 @@ from ._docker_facts import engine_time
 from ._docker_network import Network
 from ._docker_reach import Reached
 from ._docker_reap import reap_engine
+from ._docker_socket import WardenSocket
 from ._docker_storage import Storage
 from ._docker_warden import Door, load_warden, write_hosts
 from ._docker_watch import Watch
@@ -116,17 +119,32 @@ class Maker:
         Raises:
             SandboxError: It could not be made, and what had been begun has been undone.
         """
-        inventory.owner().add(self._entry(sandbox_id, spec.labels))
+        socket_dir = self._socket_dir(sandbox_id)
+        inventory.owner().add(
+            replace(self._entry(sandbox_id, spec.labels), work_dir=socket_dir or None)
+        )
         labels = {**self._config.labels, **spec.labels, **self._own_labels(sandbox_id, limits)}
         box = self.boxes[sandbox_id] = self._box(sandbox_id, limits, patience)
         try:
             plan = await self._plan(spec, limits, sandbox_id, labels, patience)
-            sandbox = await self._boot(box, plan, spec)
+            with WardenSocket(socket_dir) if socket_dir else nullcontext() as socket:
+                plan = replace(plan, socket=socket.path if socket else "")
+                sandbox = await self._boot(box, plan, spec, socket)
         except BaseException:
             await box.discard()
             raise
         weakref.finalize(sandbox, box.abandon, asyncio.get_running_loop()).atexit = False
         return sandbox
+
+    def _socket_dir(self, sandbox_id: str) -> str:
+        """Return where a socket of ours for its warden is to lie; empty where it can't call us.
+
+        It can where the engine shows our files in its containers, and they run on our own kernel.
+        """
+        shown = self._config.transport == "auto" and self.engine.endpoint.socket and self._hosts
+        if not shown or self._able.isolation is not Isolation.CONTAINER:
+            return ""
+        return f"{inventory.state_dir()}/ringfence-{sandbox_id}"
 
     def _box(self, sandbox_id: str, limits: Limits, patience: float) -> Box:
         put_away = partial(self._put_away, sandbox_id)
@@ -165,14 +183,16 @@ class Maker:
     def _unsized(self) -> tuple[str, ...]:
         return () if self._config.writable_rootfs else self._facts.unsized
 
-    async def _boot(self, box: Box, plan: Plan, spec: SandboxSpec) -> Sandbox:
+    async def _boot(
+        self, box: Box, plan: Plan, spec: SandboxSpec, socket: WardenSocket | None
+    ) -> Sandbox:
         """Make a container, start it and return the sandbox in it."""
         limits = plan.limits
         timeout = limits.start_timeout or 10.0
         if isinstance(box, ExecBox):
             await box.make(exec_container_body(plan, self._config), timeout)
             return ExecSandbox(box, self._env, spec=spec, limits=limits, capabilities=self._able)
-        connection = await box.make(container_body(plan, self._config), timeout)
+        connection = await box.make(container_body(plan, self._config), timeout, socket)
         self._check_protection(connection)
         return WardenSandbox(
             connection,

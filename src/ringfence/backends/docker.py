@@ -4,17 +4,19 @@ Theory of operation. The engine is spoken to over its API; no command line tool 
 is one container: numeric user, no capability, no-new-privileges, the engine's system call filter
 and the warden's own on top of it, read-only root, sized memory file systems, cgroup limits without
 swap, no network. Its entry point is the warden, a static program that comes from a read-only
-volume, so any image will do, also one without a shell. Commands go over the container's own stdin
-and stdout, attached before it starts: nothing of the engine is asked for them. (With
-`transport="exec"` PID 1 is an init, and each command an exec with a warden of its own: see
+volume, so any image will do, also one without a shell. Commands go over one stream to it: nothing
+of the engine is asked for them. On an engine of this machine that is a socket, which goes past the
+engine (see `_docker_socket`); else the container's own stdin and stdout, attached before it starts.
+(With `transport="exec"` PID 1 is an init, and each command an exec with a warden of its own: see
 `_docker_exec_box`.)
 
-    this process === engine === shim (one a container) --- warden (PID 1) --- keepers --- commands
+    this process ============================= warden (PID 1) --- keepers --- commands
+           +==== engine === shim (one a container) ====+
 
 Who kills: the warden a command's tree, on deadline or request; the kernel everything, when PID 1
-ends; PID 1 ends when its stdin does (its host process died), at its maximum age, or when it is told
-to. The engine removes a container by itself when it has ended, and `reap` what nobody owns. What
-happens to containers from outside is heard in the engine's stream of events.
+ends; PID 1 ends when its stream does (its host process died), at its maximum age, or when it is
+told to. The engine removes a container by itself when it has ended, and `reap` what nobody owns.
+What happens to containers from outside is heard in the engine's stream of events.
 
 What survives: within a sandbox, the workspace and left-overs; between two, nothing. One volume with
 the warden stays for each version of it.

@@ -134,7 +134,7 @@ def check_terminals(backend: Backend) -> None:
         raise UnsupportedError(
             f"{backend.name} has no terminals here",
             backend=backend.name,
-            hint="bubblewrap has them, and container with the transport attach",
+            hint="bubblewrap has them, and container with the transport auto or attach",
         )
 
 

@@ -57,7 +57,9 @@ class ContainerConfig(Settings):
         pull: When to fetch the image: `never`, if it is `missing`, or `always` when the backend is
             opened.
         pull_timeout: Seconds that fetching it may take.
-        transport: How commands reach the sandbox: `attach`, or `exec` for the engine's exec API.
+        transport: How commands reach the sandbox: `attach`, over the container's own streams;
+            `auto`, past the engine over a socket of this machine where it is on it, else as
+            `attach`; or `exec`, by the engine's exec API.
         reconnect_timeout: Seconds that a live sandbox waits to be taken up again when its stream
             has broken, before it ends. One-shots end at once.
     """
@@ -83,7 +85,7 @@ class ContainerConfig(Settings):
     labels: dict[TextSetting, TextSetting] = Field(default_factory=dict)
     pull: Literal["never", "missing", "always"] = "never"
     pull_timeout: StrictFloat = Field(default=600.0, gt=0, le=86400)
-    transport: Literal["attach", "exec"] = "attach"
+    transport: Literal["auto", "attach", "exec"] = "auto"
     reconnect_timeout: StrictFloat = Field(default=30.0, ge=0, le=86400)
 
     @field_validator("user")

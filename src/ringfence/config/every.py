@@ -107,7 +107,7 @@ class BackendConfig(Settings):
         labels: container, kubernetes: more labels for everything that is made.
         pull: container: `never`, `missing` or `always`.
         pull_timeout: container: seconds that fetching an image may take.
-        transport: container: `attach` or `exec`; kubernetes: `warden` or `logs`.
+        transport: container: `auto`, `attach` or `exec`; kubernetes: `warden` or `logs`.
         reconnect_timeout: container, kubernetes: seconds that a sandbox waits when its stream has
             broken.
         namespace: kubernetes: where the pods are made.
@@ -169,7 +169,7 @@ class BackendConfig(Settings):
     labels: dict[TextSetting, TextSetting] = Field(default_factory=dict)
     pull: Literal["never", "missing", "always"] = "never"
     pull_timeout: StrictFloat = Field(default=600.0, gt=0, le=86400)
-    transport: Literal["", "attach", "exec", "warden", "logs"] = ""
+    transport: Literal["", "auto", "attach", "exec", "warden", "logs"] = ""
     reconnect_timeout: StrictFloat = Field(default=30.0, ge=0, le=86400)
     namespace: TextSetting = ""
     service_account: TextSetting | None = None

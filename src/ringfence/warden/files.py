@@ -83,17 +83,20 @@ class WardenFiles(Sandbox):
         data: bytes | None = None,
         *,
         most: int = _LITTLE,
-    ) -> bytearray:
+    ) -> bytes:
         """Run a file operation and return what it wrote, which can't be more than `most`."""
-        written = bytearray()
+        parts: list[bytes] = []
+        left = most
 
         def take(part: bytes) -> None:
-            if len(written) + len(part) > most:
+            nonlocal left
+            left -= len(part)
+            if left < 0:
                 raise ProtocolError("a file operation that wrote more than it can have to say")
-            written.extend(part)
+            parts.append(part)
 
         await self._run_operation(operation, paths, numbers, data, take)
-        return written
+        return b"".join(parts)
 
     async def _run_operation(
         self,
@@ -204,7 +207,7 @@ class WardenFiles(Sandbox):
         if operation != "stat":
             return None
         try:
-            (entry,) = decode_entries(bytes(found))
+            (entry,) = decode_entries(found)
         except ValueError:
             error = ProtocolError("a file operation that described more or less than one file")
             raise self.connection.lose(error) from None
