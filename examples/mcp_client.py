@@ -45,7 +45,7 @@ async def progress(done: float, _total: float | None, message: str | None) -> No
 
 
 async def main() -> None:
-    server = StdioServerParameters(command=sys.executable, args=["-m", "ringfence.cli", "mcp"])
+    server = StdioServerParameters(command=sys.executable, args=["-m", "ringfence", "mcp"])
     async with Client(server) as client:
         tools = (await client.list_tools()).tools
         print("tools:", ", ".join(tool.name for tool in tools))

@@ -116,7 +116,7 @@ async def _until_it_listens(address: str) -> None:
 
 
 def _command() -> list[str]:
-    return [sys.executable, "-m", "ringfence.cli", "mcp", "--backend", "bubblewrap"]
+    return [sys.executable, "-m", "ringfence", "mcp", "--backend", "bubblewrap"]
 
 
 def _text(result: Any) -> str:

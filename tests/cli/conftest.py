@@ -46,7 +46,7 @@ class Cli:
 
     @property
     def argv(self) -> list[str]:
-        return [sys.executable, "-m", "ringfence.cli"]
+        return [sys.executable, "-m", "ringfence"]
 
     @property
     def environ(self) -> dict[str, str]:

@@ -82,7 +82,7 @@ def run_here(deployment: Manifest, api: str, port: int) -> None:
     pod["hostNetwork"] = True
     (container,) = pod["containers"]
     container["image"], container["imagePullPolicy"] = PYTHON, "Never"
-    container["command"] = ["/usr/bin/python3", "-m", "ringfence.cli"]
+    container["command"] = ["/usr/bin/python3", "-m", "ringfence"]
     container["args"] = [word.replace(":8000", f":{port}") for word in container["args"]]
     container["ports"][0]["containerPort"] = port
     env = {

@@ -57,7 +57,7 @@ def test_the_command_line_runs_a_command_in_a_pod(
 ) -> None:
     command = ["run", "--backend", "kubernetes", "--image", MINIMAL, "--cpus", "0.2", "cat"]
     done = subprocess.run(
-        [sys.executable, "-m", "ringfence.cli", *command],
+        [sys.executable, "-m", "ringfence", *command],
         input=b"in and out",
         capture_output=True,
         timeout=PATIENCE,

@@ -138,7 +138,7 @@ async def served(
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "ringfence.cli", "mcp", *words]
+    return [sys.executable, "-m", "ringfence", "mcp", *words]
 
 
 def environment() -> dict[str, str]:

@@ -19,7 +19,7 @@ WORDS = Path(__file__).parent / "data" / "words.wasm"
 
 def ringfence(*args: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ringfence.cli", *map(str, args)],
+        [sys.executable, "-m", "ringfence", *map(str, args)],
         input=stdin,
         capture_output=True,
         text=True,
