@@ -25,6 +25,7 @@ from .tables import (
     HEAD,
     INITS,
     LEFT_OUT,
+    PARTS,
     RENAMED,
     SPECIAL,
     TAIL,
@@ -96,8 +97,8 @@ def members(module: ast.Module, name: str) -> Iterator[tuple[ast.stmt, str]]:
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id.startswith("_"):
             yield from members(module, base.id)
-        elif isinstance(base, ast.Name) and base.id == "Opened":
-            yield from members(parsed("opened.py"), base.id)
+        elif isinstance(base, ast.Name) and base.id in PARTS:
+            yield from members(parsed(PARTS[base.id]), base.id)
 
 
 def twin_class(name: str, module: ast.Module) -> str:

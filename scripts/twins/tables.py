@@ -92,12 +92,17 @@ async def _made(factory: Callable[[], Any]) -> Any:
     return made._inner if isinstance(made, Sandbox) else made
 '''
 
-CLASSES = {"Process": "process.py", "Run": "execution.py", "Sandbox": "backend.py",
-           "Backend": "backend.py", "Pool": "pool/pool.py", "StreamedRun": "sessions/streaming.py",
+CLASSES = {"Process": "process.py", "Run": "execution.py", "Sandbox": "backend/sandbox.py",
+           "Backend": "backend/backend.py", "Pool": "pool/pool.py",
+           "StreamedRun": "sessions/streaming.py",
            "BackgroundCommands": "sessions/background.py",
            "Session": "sessions/session.py", "SessionManager": "sessions/manager.py",
            "CodeRun": "contexts/run.py", "CodeContexts": "contexts/contexts.py",
            "Archive": "export/archive.py"}  # fmt: skip
+
+# Bases that have no twin, and are elsewhere: what they have, each class's twin has itself.
+PARTS = {"Opened": "opened.py", "SandboxFiles": "backend/files.py",
+         "Closeable": "backend/closeable.py"}  # fmt: skip
 
 # Functions that take a sandbox: where each is, and the module that it is called by.
 CALLS = {"export_workspace": ("export/exporting.py", "export"),

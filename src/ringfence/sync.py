@@ -222,11 +222,6 @@ class Sandbox:
         self._inner = inner
 
     @property
-    def backend(self) -> str:
-        """The name of the backend that made it."""
-        return self._inner.backend
-
-    @property
     def id(self) -> str:
         """Its own name, unique on this machine."""
         return self._inner.id
@@ -245,11 +240,6 @@ class Sandbox:
     def capabilities(self) -> Capabilities:
         """What its backend can promise."""
         return self._inner.capabilities
-
-    @property
-    def workspace(self) -> str:
-        """The directory that is its workspace, as its programs see it."""
-        return self._inner.workspace
 
     def __enter__(self) -> Self:
         return self
@@ -329,6 +319,16 @@ class Sandbox:
         and read `run.result` after the last one. Leaving the block early kills the command.
         """
         return Run(self._inner.stream(command, args, timeout=timeout))
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that made it."""
+        return self._inner.backend
+
+    @property
+    def workspace(self) -> str:
+        """The directory that is its workspace, as its programs see it."""
+        return self._inner.workspace
 
     def write_file(
         self, path: str | bytes, data: bytes | str, *, mode: int | None = None, append: bool = False

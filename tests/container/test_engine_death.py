@@ -67,6 +67,10 @@ def test_an_engine_that_is_restarted_with_sandboxes_alive(own_engine: OwnEngine)
     anyio.run(main)
 
 
+async def _start_again(engine: OwnEngine) -> None:
+    await anyio.to_thread.run_sync(engine.start)
+
+
 async def running(count: int) -> None:
     with anyio.fail_after(60):
         while len(processes_with(MARK)) < count:
@@ -129,7 +133,7 @@ def test_an_engine_that_is_killed_while_a_socket_goes_past_it(own_engine: OwnEng
             with pytest.raises(BackendUnreachableError):
                 await backend.create()
             async with anyio.create_task_group() as group:
-                group.start_soon(anyio.to_thread.run_sync, own_engine.start)
+                group.start_soon(_start_again, own_engine)
                 with pytest.raises(SandboxLostError):
                     await box.exec(SLEEP)
             assert (await backend.execute("echo", ["again"])).stdout == b"again\n"
