@@ -76,7 +76,7 @@ int kill_tree(pid_type keeper, is_keeper live); /* returns whether it is shown t
 int kill_everything(void);                      /* all descendants of ours; not for PID 1 */
 int kill_adopted(void);                         /* all descendants of PID 1; not for PID 1 */
 
-/* files.c: runs one file operation in the working directory and returns 0 or an errno. */
+/* files.c (and paths.c): runs one file operation in the working directory and returns 0 or an errno. */
 int file_operation(const struct request *request);
 int open_beneath(int root, const char *path, int flags, int mode);
 int open_cwd(int root, const char *path); /* a directory, and no link on the way */
