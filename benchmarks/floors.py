@@ -19,7 +19,7 @@ from ringfence.backends._jail import Jail, find_jail, jail_argv
 from ringfence.backends.bubblewrap import DEFAULT_LIMITS
 from ringfence.config import BubblewrapConfig
 from ringfence.models import Enforced, Enforcement, new_sandbox_id
-from ringfence.warden.boot import Resources
+from ringfence.warden.order import Resources
 
 from .measure import TOTAL, Times, check
 

@@ -65,7 +65,7 @@ def test_a_name_that_somebody_else_has(seen: Seen, monkeypatch: pytest.MonkeyPat
 
     async def main() -> None:
         async with containers(seen.socket) as backend:
-            monkeypatch.setattr("ringfence.backend.new_sandbox_id", lambda: taken)
+            monkeypatch.setattr("ringfence.backend.backend.new_sandbox_id", lambda: taken)
             with pytest.raises(CreateError, match="already"):
                 await backend.create()
             monkeypatch.undo()

@@ -35,7 +35,6 @@ from ringfence import (
     Script,
     UnsupportedError,
 )
-from ringfence import backend as contract
 from ringfence.backend import BASE_LIMITS, as_command, command_cwd, workspace_path
 from ringfence.backends.fake import FakeSandbox
 
@@ -268,7 +267,7 @@ class TestFiles:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Catches a file that is cut silently, or that fills the host's memory."""
-        monkeypatch.setattr(contract, "DEFAULT_READ_BYTES", 10)
+        monkeypatch.setattr("ringfence.backend.files.DEFAULT_READ_BYTES", 10)
         async with FakeBackend() as backend:
             sandbox = await backend.create()
             await sandbox.write_file("a", b"0123456789X")

@@ -17,7 +17,7 @@ def test_the_defaults_are_the_hardened_ones() -> None:
     assert config.image == "ringfence-sandbox:latest"
     assert (config.network, config.user, config.runtime) == ("none", "65534:65534", "")
     assert (config.cap_add, config.seccomp_profile, config.writable_rootfs) == ((), "", False)
-    assert (config.pull, config.transport, config.workspace_storage) == ("never", "attach", "tmpfs")
+    assert (config.pull, config.transport, config.workspace_storage) == ("never", "auto", "tmpfs")
     assert config.nproc is None
 
 

@@ -16,7 +16,7 @@ from ..config import BubblewrapConfig
 from ..errors import BackendUnavailableError, ConfigError
 from ..models import Enforced, Enforcement, Limits, Mount
 from ..warden.binary import warden_path
-from ..warden.boot import Resources
+from ..warden.order import Resources
 from ._etc import make_etc
 
 __all__ = (

@@ -52,9 +52,10 @@ from ..models import (
     SandboxSpec,
     new_sandbox_id,
 )
-from ..warden.boot import Boot, Order
+from ..warden.boot import Boot
 from ..warden.connection import Connection
 from ..warden.frames import Feature
+from ..warden.order import Order
 from ..warden.sandbox import Host, WardenSandbox
 from ..warden.spawner import drain
 from ._bubblewrap_spares import Spares

@@ -39,8 +39,9 @@ from ..models import (
     new_sandbox_id,
 )
 from ..warden.binary import warden_path
-from ..warden.boot import Boot, Order, Resources
+from ..warden.boot import Boot
 from ..warden.connection import Connection
+from ..warden.order import Order, Resources
 from ..warden.sandbox import Host, WardenSandbox
 from ..warden.spawner import drain
 from ._portable import PORTABLE_CAPABILITIES, PortableSandbox

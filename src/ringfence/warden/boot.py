@@ -13,15 +13,11 @@ import asyncio
 import atexit
 import contextlib
 import os
-import select
-import signal
 import socket
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
@@ -31,57 +27,14 @@ from ..cgroups import Group
 from ..errors import CreateError, CreateTimeoutError, SandboxError, SandboxLostError
 from ..host_files import remove_tree
 from .connection import Connection
+from .order import Order, Resources
+from .outer import CLOSE_SECONDS, KILL_SECONDS, Outer, readable
 from .spawner import drain, submit
 from .stream import SocketStream, asyncio_loop
 
-__all__ = ("Boot", "Order", "Resources")
+__all__ = ("Boot",)
 
-_CLOSE_SECONDS = 3.0  # in which a warden without a PID namespace kills all that it started
-_KILL_SECONDS = 5.0
 _EMPTY_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a starting sandbox was given.
-
-    Attributes:
-        uid: A host uid of its own, or None to run as the caller.
-        procs_files: The cgroup files to join.
-    """
-
-    uid: int | None
-    procs_files: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Order:
-    """How to start one sandbox.
-
-    Attributes:
-        backend: The backend's name.
-        sandbox_id: The sandbox's.
-        argv: Builds the program to run from what it was given.
-        group: Makes its cgroup, or None where there is none.
-        cgroups: The directories that `group` will make, to be recorded before they are there.
-        private_uid: Whether it gets a host uid of its own.
-        jailed: Whether all that is inside ends with its outer process. If not, the warden has to
-            end it, and must be let.
-        prepare: Makes what it needs on disk before it is started, `work_dir` for one.
-        work_dir: A directory to delete with it.
-        labels: For its record.
-    """
-
-    backend: str
-    sandbox_id: str
-    argv: Callable[[Resources], list[str]]
-    group: Callable[[], Group] | None = None
-    cgroups: tuple[str, ...] = ()
-    private_uid: bool = False
-    jailed: bool = False
-    prepare: Callable[[], None] | None = None
-    work_dir: str | None = None
-    labels: Mapping[str, str] | None = None
 
 
 _live: weakref.WeakSet[Boot] = weakref.WeakSet()
@@ -115,14 +68,10 @@ class Boot:
     def __init__(self, order: Order) -> None:
         self.order = order
         self.group: Group | None = None
-        self.pid: int | None = None
+        self._outer = Outer()
         self.born = time.monotonic()
-        self._pidfd: int | None = None
-        self._inner: int | None = None
-        self._inner_pid: int | None = None
         self._early = b""
         self._is_up = False
-        self._mounts: int | None = None
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._uid: int | None = None
@@ -144,6 +93,11 @@ class Boot:
             self._close_stderr()
             raise self._not_begun(error) from error
         _live.add(self)
+
+    @property
+    def pid(self) -> int | None:
+        """Its outermost process, once it has been started."""
+        return self._outer.pid
 
     def _not_begun(self, error: Exception) -> CreateError:
         self._ended = True
@@ -201,21 +155,8 @@ class Boot:
         if self.order.prepare is not None:
             self.order.prepare()
         argv = self.order.argv(Resources(self._uid, self.group.procs_files if self.group else ()))
-        self.pid = os.posix_spawn(
-            argv[0],
-            argv,
-            {},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, self._theirs.fileno(), 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
-                (os.POSIX_SPAWN_DUP2, self._their_stderr, 2),
-            ],
-            setsigmask=[],
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-            setsid=True,  # Ctrl-C in our terminal is for us: we end what we hold, or go on with it
-        )
-        self._pidfd = os.pidfd_open(self.pid)
-        owner.update(entry.started(self.pid))
+        pid = self._outer.start(argv, self._theirs.fileno(), self._their_stderr)
+        owner.update(entry.started(pid))
 
     # On the event loop.
 
@@ -246,7 +187,8 @@ class Boot:
 
     def _has_come_up(self) -> None:
         self._close_stderr()
-        self._find_inner()
+        if self.order.jailed:
+            self._outer.find_inner()
         if self.group is not None:
             self._oom_at_start = self.group.oom_kills()
 
@@ -266,31 +208,14 @@ class Boot:
     def await_hello(self, timeout: float) -> None:
         """In the spawner's thread: let it come up, so that `connect` has little left to do."""
         descriptor = self._socket.fileno()
-        if descriptor < 0 or not _readable(descriptor, timeout):
+        if descriptor < 0 or not readable(descriptor, timeout):
             return
-        self._find_inner()
-        # What holds a mount namespace keeps its mounts from being taken down while somebody waits
-        # for the end of the sandbox: that is done when it is let go, in the background.
-        with self._lock, contextlib.suppress(OSError):
-            if not self._ended and self._inner_pid is not None:
-                self._mounts = os.open(f"/proc/{self._inner_pid}/ns/mnt", os.O_RDONLY)
+        if self.order.jailed:
+            self._outer.find_inner(hold_mounts=True)
         with contextlib.suppress(OSError):  # closed meanwhile, or the warden has died already
             self._early = self._socket.recv(4096)
             self._has_come_up()
             self._is_up = True
-
-    def _find_inner(self) -> None:
-        """Hold a pidfd of the jail's PID 1, the one child of the outer process."""
-        with self._lock:
-            if self._inner is not None or self._ended or not self.order.jailed:
-                return
-            # Without that file in the kernel the outer process has to do.
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{self.pid}/task/{self.pid}/children", "rb") as file:
-                    children = file.read().split()
-                if len(children) == 1:
-                    self._inner_pid = int(children[0])
-                    self._inner = os.pidfd_open(self._inner_pid)
 
     async def _fail_with(self, lost: SandboxLostError) -> SandboxError:
         text = await self._fail()
@@ -305,7 +230,7 @@ class Boot:
     async def _fail(self) -> str:
         """End a boot that did not come up, and return what it said."""
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._started.wait, _KILL_SECONDS)
+            await anyio.to_thread.run_sync(self._started.wait, KILL_SECONDS)
             self.kill()
             self._hang_up()
             text = self._read_stderr()
@@ -320,9 +245,9 @@ class Boot:
         """Whether it has started and will not serve: failed, ended, or older than `max_age` s."""
         if not self._started.is_set():
             return False
-        if self._error is not None or self._pidfd is None:
+        if self._error is not None or self._outer.has_ended():
             return True
-        return time.monotonic() - self.born > max_age or _readable(self._pidfd, 0)
+        return time.monotonic() - self.born > max_age
 
     def _lost(self, error: SandboxLostError) -> SandboxLostError:
         """End a sandbox that has ended or can't be trusted, and say why it is lost."""
@@ -339,9 +264,7 @@ class Boot:
 
     def kill(self) -> None:
         """Kill its outer process at once; what is inside dies with it."""
-        with self._lock:
-            if self._pidfd is not None:
-                _kill(self._pidfd)
+        self._outer.kill()
 
     async def aclose(self) -> None:
         """End it; when this returns, nothing that ran inside it lives.
@@ -352,13 +275,12 @@ class Boot:
         if self._ended:
             return
         self._hang_up()
-        last = self._pidfd if self._inner is None else self._inner
+        last = self._outer.last
         if last is None:  # not started yet: the spawner comes to it in its turn
             self.abandon()
             await drain()
             return
-        if self._inner is not None:
-            _kill(self._inner)
+        self._outer.kill_inner()
         try:
             await self._death(last)
             if self.order.work_dir is not None:
@@ -368,7 +290,7 @@ class Boot:
 
     async def _death(self, last: int) -> None:
         """Wait for the end of the process that ends last, and hasten it after a while."""
-        for patience in (_CLOSE_SECONDS, _KILL_SECONDS):
+        for patience in (CLOSE_SECONDS, KILL_SECONDS):
             with anyio.move_on_after(patience):
                 await anyio.wait_readable(last)
                 return
@@ -376,8 +298,7 @@ class Boot:
 
     def dismiss(self) -> None:
         """Kill it now and free it in the background: for one in which only the warden is left."""
-        if self._inner is not None:
-            _kill(self._inner)
+        self._outer.kill_inner()
         if self._loop is None:
             self.abandon()
         else:  # with the loop's next turn, before which whoever waited goes on
@@ -396,7 +317,7 @@ class Boot:
 
     def end(self) -> None:
         """End it and free all that it holds, waiting a bounded time. Safe to call again."""
-        self._started.wait(_KILL_SECONDS)
+        self._started.wait(KILL_SECONDS)
         with self._lock:
             if self._ended:
                 return
@@ -404,7 +325,7 @@ class Boot:
         _live.discard(self)
         self._socket.close()
         self._close_stderr()
-        dead = self._wait_for_death()
+        dead = self._outer.wait()
         if self.group is not None:
             # Something can be left where what was started was no jail, or did not come up as one.
             if not dead or not self.group.remove(_EMPTY_SECONDS):
@@ -417,24 +338,6 @@ class Boot:
             inventory.owner().discard(self.order.sandbox_id)
         if self._uid is not None:
             inventory.owner().free_uid(self._uid)
-
-    def _wait_for_death(self) -> bool:
-        """Wait for the outer process, reap it, and return whether it is gone."""
-        if self.pid is None or self._pidfd is None:
-            return True
-        for patience in (_CLOSE_SECONDS, _KILL_SECONDS):
-            if _readable(self._pidfd, patience):
-                break
-            self.kill()
-        gone = True
-        with contextlib.suppress(ChildProcessError):  # the caller ignores SIGCHLD, or reaped all
-            gone = os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        with self._lock:
-            for descriptor in (self._pidfd, self._inner, self._mounts):
-                if descriptor is not None:
-                    os.close(descriptor)
-            self._pidfd = self._inner = self._mounts = None
-        return gone
 
     def disown(self) -> None:
         """Forget it, in a forked child: the sandbox is the parent's."""
@@ -475,14 +378,3 @@ class _Remains:
         boot.__dict__.update(self._state)
         boot._ended = False
         boot.end()
-
-
-def _readable(descriptor: int, seconds: float) -> bool:
-    poll = select.poll()  # unlike select it takes any descriptor's number
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
-
-
-def _kill(pidfd: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
