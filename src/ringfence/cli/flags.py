@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 __all__ = (
-    "Cpus", "Env", "File", "Image", "Memory", "Mount", "Network", "Place", "Pull", "Runtime",
-    "variables",
+    "Chosen", "Cpus", "Env", "File", "Image", "Memory", "Mount", "Network", "Place", "Pull",
+    "Runtime", "settings_given",
 )  # fmt: skip
+
+_SETTINGS = (
+    *("backend", "memory", "cpus", "pids", "open_files", "workspace_size", "tmp_size"),
+    *("output_size", "timeout", "python", "root_dir", "image", "network", "runtime", "pull"),
+)
+
+Chosen = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="auto (the strongest that runs here), bubblewrap, ...",
+    ),
+]
 
 Memory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of all processes: 512m, 2g.")
@@ -48,12 +62,19 @@ Pull = Annotated[
 ]
 
 
-def variables(texts: list[str]) -> dict[str, str] | None:
-    """Return the variables that `--env` gave, or None if it gave none.
+def settings_given(context: typer.Context) -> dict[str, Any]:
+    """Return what a command was given of the options that stand for settings.
 
     Raises:
-        ConfigError: One is to be passed on and is not set here.
+        ConfigError: A variable is to be passed on and is not set here.
     """
+    given = context.params
+    found = {name: given[name] for name in _SETTINGS if name in given}
+    return {**found, "env": _variables(given["env"] or []), "mounts": given["mount"]}
+
+
+def _variables(texts: list[str]) -> dict[str, str] | None:
+    """Return the variables that `--env` gave, or None if it gave none."""
     from ..errors import ConfigError
 
     found = {}

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from .flags import Cpus, Env, Image, Memory, Mount, Network, Pull, Runtime, variables
+from .flags import Chosen, Cpus, Env, Image, Memory, Mount, Network, Pull, Runtime, settings_given
 
 __all__ = ("mcp",)
 
 
 def mcp(
+    context: typer.Context,
     http: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve streamable HTTP there instead of stdio."),
@@ -57,10 +58,7 @@ def mcp(
             help="Have a Python up in each sandbox before run_code needs it; takes its memory.",
         ),
     ] = False,
-    backend: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="auto (the strongest that runs here), bubblewrap, ..."),
-    ] = None,
+    backend: Chosen = None,
     memory: Memory = None,
     cpus: Cpus = None,
     env: Env = None,
@@ -80,17 +78,6 @@ def mcp(
     from ..settings import load_settings, parse_seconds
     from .mcp import HttpFlags, serve
 
-    flags = {
-        "backend": backend,
-        "memory": memory,
-        "cpus": cpus,
-        "env": variables(env or []),
-        "mounts": mount,
-        "image": image,
-        "network": network,
-        "runtime": runtime,
-        "pull": pull,
-    }
     options = McpOptions(
         export_dir=os.path.abspath(export) if export else None,
         idle_timeout=parse_seconds(idle_timeout),
@@ -100,4 +87,6 @@ def mcp(
     access = HttpFlags(
         http, token_env, token_file, tuple(allowed_host or ()), tuple(allowed_origin or ())
     )
-    raise typer.Exit(anyio.run(serve, load_settings(flags), options, access, python_ahead))
+    raise typer.Exit(
+        anyio.run(serve, load_settings(settings_given(context)), options, access, python_ahead)
+    )
