@@ -25,6 +25,7 @@ from .tables import (
     HEAD,
     INITS,
     LEFT_OUT,
+    MAKERS,
     PARTS,
     RENAMED,
     SPECIAL,
@@ -34,6 +35,7 @@ from .tables import (
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "ringfence"
 TARGET = PACKAGE / "sync.py"
+TARGET_KIND = "str | os.PathLike[str] | ArtifactStore"
 
 Definition: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -66,7 +68,7 @@ def generated() -> str:
     """Return the whole module."""
     parts = [HEAD.strip()]
     parts += [twin_class(name, parsed(file)) for name, file in CLASSES.items()]
-    parts.append(twin_function(find(parsed("registry.py"), "open_backend")))
+    parts += [twin_maker(find(parsed(file), name), *how) for name, (file, *how) in MAKERS.items()]
     parts += [twin_call(parsed(file), name, room) for name, (file, room) in CALLS.items()]
     parts.append(TAIL.strip())
     return "\n\n\n".join(parts) + "\n"
@@ -165,18 +167,18 @@ def twin_method(owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str
             body = f"{kind}({body})"
         if kind != "None":
             body = f"return {body}"
-    head = f"def {name}({ast.unparse(node.args)}) -> {kind}:\n"
+    head = f"def {name}({signature(node.args)}) -> {kind}:\n"
     if kind.startswith("Iterator["):
         head = f"@contextmanager\n{head}"
     return head + indented(docstring(node)) + indented(body) + "\n"
 
 
-def twin_function(node: Definition) -> str:
-    """Return `open_backend`."""
+def twin_maker(node: Definition, room: str, made: str) -> str:
+    """Return a function that wraps what the other one makes."""
     assert isinstance(node, ast.FunctionDef)
     arguments = ", ".join(passed(node.args))
-    head = f"def {node.name}({ast.unparse(node.args)}) -> Backend:\n"
-    body = f"    return Backend(registry.{node.name}({arguments}))"
+    head = f"def {node.name}({ast.unparse(node.args)}) -> {made}:\n"
+    body = f"    return {made}({room}.{node.name}({arguments}))"
     return head + indented(docstring(node)) + body
 
 
@@ -187,7 +189,7 @@ def twin_call(module: ast.Module, name: str, room: str) -> str:
     assert node.returns
     _, *rest = passed(node.args)
     kind = ast.unparse(node.returns)
-    head = f"def {name}({ast.unparse(node.args)}) -> {kind}:\n"
+    head = f"def {name}({signature(node.args)}) -> {kind}:\n"
     given = f"sandbox._inner, {', '.join(rest)}"
     if isinstance(node, ast.FunctionDef):
         body = f"    return {kind}({room}.{name}({given}))"
@@ -199,10 +201,17 @@ def twin_call(module: ast.Module, name: str, room: str) -> str:
 def passed(arguments: ast.arguments) -> Iterator[str]:
     """Yield the arguments as a call passes them on."""
     for item in [*arguments.posonlyargs, *arguments.args]:
-        if item.arg != "self":
+        if item.annotation is not None and ast.unparse(item.annotation) == TARGET_KIND:
+            yield f"_place({item.arg})"
+        elif item.arg != "self":
             yield item.arg
     for item in arguments.kwonlyargs:
         yield f"{item.arg}={item.arg}"
+
+
+def signature(arguments: ast.arguments) -> str:
+    """Return the arguments as they are declared; an export goes to either kind of store."""
+    return ast.unparse(arguments).replace(TARGET_KIND, "_Target")
 
 
 def docstring(node: Definition) -> str:

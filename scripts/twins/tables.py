@@ -1,7 +1,7 @@
 """What twins have that their source has not: text that stands in src/ringfence/sync.py as it is."""
 
 HEAD = '''
-"""The synchronous twins of backends, sandboxes, processes, pools, sessions and exports.
+"""The synchronous twins of backends, sandboxes, processes, pools, sessions, exports and stores.
 
 Written by scripts/twins from the async classes; change those, not this file. All calls
 share one event loop in a thread of its own, so they also work where an event loop is running, and
@@ -16,15 +16,15 @@ from any thread::
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
-from . import export, importing, registry
+from . import export, importing, registry, storage
 from .backend import DEFAULT_LIST_ENTRIES
 from .backend import Backend as AsyncBackend
 from .backend import Sandbox as AsyncSandbox
@@ -63,10 +63,13 @@ from .sessions import Session as AsyncSession
 from .sessions import SessionManager as AsyncSessionManager
 from .sessions import StreamedRun as AsyncStreamedRun
 from .sessions.background import DEFAULT_READ_BYTES, DEFAULT_WRITE_TIMEOUT
-from .storage import ArtifactStore
+from .storage import ArtifactStore as AsyncArtifactStore
+from .storage import StoreConfig, StoredObject
+from .storage.store import OCTETS
 
 __all__ = (
     "Archive",
+    "ArtifactStore",
     "Backend",
     "BackgroundCommands",
     "CodeContexts",
@@ -82,10 +85,37 @@ __all__ = (
     "export_workspace",
     "import_files",
     "open_backend",
+    "open_store",
 )
+
+_Target: TypeAlias = "str | os.PathLike[str] | ArtifactStore | AsyncArtifactStore"
 '''
 
 TAIL = '''
+def _place(target: _Target) -> str | os.PathLike[str] | AsyncArtifactStore:
+    """Return where an export goes, as the async ones take it."""
+    return target._inner if isinstance(target, ArtifactStore) else target
+
+
+def _content(content: bytes | Iterable[bytes]) -> bytes | AsyncIterator[bytes]:
+    """Return a content as async stores take it; what blocks does so in a thread."""
+    return content if isinstance(content, bytes) else _streamed(iter(content))
+
+
+async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (part := await anyio.to_thread.run_sync(next, parts, None)) is not None:
+        yield part
+
+
+def _each(parts: Any) -> Iterator[Any]:
+    """Yield what an async generator yields, and close it at the end or when it is left."""
+    try:
+        while (part := call(anext, parts, None)) is not None:
+            yield part
+    finally:
+        call(parts.aclose)
+
+
 async def _made(factory: Callable[[], Any]) -> Any:
     """Call a factory that blocks, in a thread: it may need the event loop itself."""
     made = await anyio.to_thread.run_sync(factory)
@@ -98,11 +128,15 @@ CLASSES = {"Process": "process.py", "Run": "execution.py", "Sandbox": "backend/s
            "BackgroundCommands": "sessions/background.py",
            "Session": "sessions/session.py", "SessionManager": "sessions/manager.py",
            "CodeRun": "contexts/run.py", "CodeContexts": "contexts/contexts.py",
-           "Archive": "export/archive.py"}  # fmt: skip
+           "Archive": "export/archive.py", "ArtifactStore": "storage/store.py"}  # fmt: skip
 
 # Bases that have no twin, and are elsewhere: what they have, each class's twin has itself.
 PARTS = {"Opened": "opened.py", "SandboxFiles": "backend/files.py",
          "Closeable": "backend/closeable.py"}  # fmt: skip
+
+# Functions that make one of these: where each is, the module it is called by, and what it makes.
+MAKERS = {"open_backend": ("registry.py", "registry", "Backend"),
+          "open_store": ("storage/opening.py", "storage", "ArtifactStore")}  # fmt: skip
 
 # Functions that take a sandbox: where each is, and the module that it is called by.
 CALLS = {"export_workspace": ("export/exporting.py", "export"),
@@ -174,12 +208,30 @@ LEFT_OUT = {
 SPECIAL = {
     "Archive.__aiter__": """
         def __iter__(self) -> Iterator[bytes]:
-            parts = self._inner.__aiter__()
-            try:
-                while (part := call(anext, parts, None)) is not None:
-                    yield part
-            finally:
-                call(parts.aclose)
+            return _each(self._inner.__aiter__())
+    """,
+    "ArtifactStore.put": """
+        def put(
+            self,
+            key: str,
+            content: bytes | Iterable[bytes],
+            *,
+            media_type: str = OCTETS,
+            if_missing: bool = False,
+        ) -> StoredObject:
+            \"\"\"Store an object, as the async `put` does; an iterable may block.\"\"\"
+            given = _content(content)
+            return call(self._inner.put, key, given, media_type=media_type, if_missing=if_missing)
+    """,
+    "ArtifactStore.get": """
+        def get(self, key: str, *, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+            \"\"\"Yield an object's content, or a part of it, as the async `get` does.\"\"\"
+            return _each(self._inner.get(key, offset=offset, length=length))
+    """,
+    "ArtifactStore.list": """
+        def list(self, prefix: str = "") -> Iterator[StoredObject]:
+            \"\"\"Yield the objects below a prefix of whole parts, in no order.\"\"\"
+            return _each(self._inner.list(prefix))
     """,
     "Process.__aiter__": """
         def __iter__(self) -> Self:
@@ -287,6 +339,7 @@ WORDS = (
     ("Use it with `async with`", "Use it in a `with` block"),
     ("It is shielded from cancellation.", "An interruption does not stop it."),
     ("and from any task", "and from any thread"),
+    ("from many tasks at once", "from many threads at once"),
     ("`async with", "`with"),
     ("`await ", "`"),
     ("aclose", "close"),

@@ -1,4 +1,4 @@
-"""The synchronous twins of backends, sandboxes, processes, pools, sessions and exports.
+"""The synchronous twins of backends, sandboxes, processes, pools, sessions, exports and stores.
 
 Written by scripts/twins from the async classes; change those, not this file. All calls
 share one event loop in a thread of its own, so they also work where an event loop is running, and
@@ -13,15 +13,15 @@ from any thread::
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
-from . import export, importing, registry
+from . import export, importing, registry, storage
 from .backend import DEFAULT_LIST_ENTRIES
 from .backend import Backend as AsyncBackend
 from .backend import Sandbox as AsyncSandbox
@@ -60,10 +60,13 @@ from .sessions import Session as AsyncSession
 from .sessions import SessionManager as AsyncSessionManager
 from .sessions import StreamedRun as AsyncStreamedRun
 from .sessions.background import DEFAULT_READ_BYTES, DEFAULT_WRITE_TIMEOUT
-from .storage import ArtifactStore
+from .storage import ArtifactStore as AsyncArtifactStore
+from .storage import StoreConfig, StoredObject
+from .storage.store import OCTETS
 
 __all__ = (
     "Archive",
+    "ArtifactStore",
     "Backend",
     "BackgroundCommands",
     "CodeContexts",
@@ -79,7 +82,10 @@ __all__ = (
     "export_workspace",
     "import_files",
     "open_backend",
+    "open_store",
 )
+
+_Target: TypeAlias = "str | os.PathLike[str] | ArtifactStore | AsyncArtifactStore"
 
 
 class Process:
@@ -1005,7 +1011,7 @@ class SessionManager:
     def export(
         self,
         execution_id: str,
-        target: str | os.PathLike[str] | ArtifactStore,
+        target: _Target,
         *,
         tenant_id: str = DEFAULT_TENANT,
         limits: ExportLimits | None = None,
@@ -1031,7 +1037,7 @@ class SessionManager:
         return call(
             self._inner.export,
             execution_id,
-            target,
+            _place(target),
             tenant_id=tenant_id,
             limits=limits,
             on_progress=on_progress,
@@ -1280,12 +1286,94 @@ class Archive:
         return self._inner.report
 
     def __iter__(self) -> Iterator[bytes]:
-        parts = self._inner.__aiter__()
-        try:
-            while (part := call(anext, parts, None)) is not None:
-                yield part
-        finally:
-            call(parts.aclose)
+        return _each(self._inner.__aiter__())
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class ArtifactStore:
+    """A place for objects, made by `open_store`.
+
+    It can be used from many threads at once, and holds nothing that has to be closed.
+
+    Attributes:
+        name: Where it is, fit to be shown: no credentials.
+        has_links: Whether `link` works.
+    """
+
+    def __init__(self, inner: AsyncArtifactStore) -> None:
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def has_links(self) -> bool:
+        return self._inner.has_links
+
+    @property
+    def place(self) -> str:
+        """What two stores have in common, in whatever process, if they hold the same objects."""
+        return self._inner.place
+
+    def put(
+        self,
+        key: str,
+        content: bytes | Iterable[bytes],
+        *,
+        media_type: str = OCTETS,
+        if_missing: bool = False,
+    ) -> StoredObject:
+        """Store an object, as the async `put` does; an iterable may block."""
+        given = _content(content)
+        return call(self._inner.put, key, given, media_type=media_type, if_missing=if_missing)
+
+    def get(self, key: str, *, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """Yield an object's content, or a part of it, as the async `get` does."""
+        return _each(self._inner.get(key, offset=offset, length=length))
+
+    def read(self, key: str, *, max_bytes: int) -> bytes:
+        """Return a whole object that has at most so many bytes.
+
+        Raises:
+            ObjectMissingError: There is no such object.
+            StoreError: It has more.
+        """
+        return call(self._inner.read, key, max_bytes=max_bytes)
+
+    def head(self, key: str) -> StoredObject:
+        """Describe an object, with its SHA-256 and media type where the store can tell.
+
+        Raises:
+            ObjectMissingError: There is no such object.
+        """
+        return call(self._inner.head, key)
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Yield the objects below a prefix of whole parts, in no order."""
+        return _each(self._inner.list(prefix))
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is fine."""
+        call(self._inner.delete, key)
+
+    def link(self, key: str, *, expires_in: float = 3600.0) -> str:
+        """Return a URL by which anybody can download an object until it expires.
+
+        It is made without asking the store, so there need not be such an object. Whoever has the
+        URL has the object: keep it out of logs.
+
+        Args:
+            key: Of the object.
+            expires_in: Seconds from now, at most a week.
+
+        Raises:
+            UnsupportedError: This store has no links; `has_links` says so too.
+            StoreError: `expires_in` is out of range.
+        """
+        return call(self._inner.link, key, expires_in=expires_in)
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -1313,9 +1401,24 @@ def open_backend(config: Config = "auto") -> Backend:
     return Backend(registry.open_backend(config))
 
 
+def open_store(where: str | os.PathLike[str] | StoreConfig) -> ArtifactStore:
+    """Return a store, ready to use; no request is made yet.
+
+    Args:
+        where: A directory's path or `file:///` URL; `memory:` for one in this process that ends
+            with it; `s3://bucket/prefix`, with credentials, region and endpoint from the `AWS_*`
+            variables; or one of the configs.
+
+    Raises:
+        ConfigError: It names no store, or the directory can't be made.
+        MissingDependencyError: It is not a directory, and the extra `storage` is not installed.
+    """
+    return ArtifactStore(storage.open_store(where))
+
+
 def export_workspace(
     sandbox: Sandbox,
-    target: str | os.PathLike[str] | ArtifactStore,
+    target: _Target,
     limits: ExportLimits | None = None,
     *,
     prefix: str = "",
@@ -1353,7 +1456,7 @@ def export_workspace(
     return call(
         export.export_workspace,
         sandbox._inner,
-        target,
+        _place(target),
         limits,
         prefix=prefix,
         on_progress=on_progress,
@@ -1412,6 +1515,30 @@ def archive_workspace(
         ConfigError: There is no such format.
     """
     return Archive(export.archive_workspace(sandbox._inner, format, limits))
+
+
+def _place(target: _Target) -> str | os.PathLike[str] | AsyncArtifactStore:
+    """Return where an export goes, as the async ones take it."""
+    return target._inner if isinstance(target, ArtifactStore) else target
+
+
+def _content(content: bytes | Iterable[bytes]) -> bytes | AsyncIterator[bytes]:
+    """Return a content as async stores take it; what blocks does so in a thread."""
+    return content if isinstance(content, bytes) else _streamed(iter(content))
+
+
+async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (part := await anyio.to_thread.run_sync(next, parts, None)) is not None:
+        yield part
+
+
+def _each(parts: Any) -> Iterator[Any]:
+    """Yield what an async generator yields, and close it at the end or when it is left."""
+    try:
+        while (part := call(anext, parts, None)) is not None:
+            yield part
+    finally:
+        call(parts.aclose)
 
 
 async def _made(factory: Callable[[], Any]) -> Any:

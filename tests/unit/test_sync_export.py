@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ringfence import ExportEvent, FakeBackend, Incoming, ObjectKeyError, open_store, sync
-from ringfence.errors import ConfigError
+from ringfence.errors import ConfigError, ObjectExistsError, StoreError, UnsupportedError
 
 
 def test_a_workspace_goes_out_and_comes_back(tmp_path: Path) -> None:
@@ -54,3 +56,34 @@ def test_an_error_of_the_callback_comes_back(tmp_path: Path) -> None:
         sandbox.write_file("a", "x")
         with pytest.raises(KeyError, match="mine"):
             sync.export_workspace(sandbox, tmp_path, on_progress=broken)
+
+
+def test_a_store_from_blocking_code(tmp_path: Path) -> None:
+    """Objects in and out in parts, by a source that blocks, and an export that goes there."""
+    store = sync.open_store(tmp_path)
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(3):
+            time.sleep(0.01)
+            yield b"x" * (1 << 20)
+
+    stored = store.put("a/large", parts(), media_type="text/plain")
+    assert (stored.size, stored.sha256) == (3 << 20, store.head("a/large").sha256)
+    assert sum(map(len, store.get("a/large", offset=5))) == (3 << 20) - 5
+    assert next(store.get("a/large", length=2)) == b"xx"  # and is left early
+    store.put("b", b"1")
+    with pytest.raises(ObjectExistsError):
+        store.put("b", b"2", if_missing=True)
+    assert store.read("b", max_bytes=1) == b"1"
+    store.delete("b")
+    assert [item.key for item in store.list()] == ["a/large"]
+    assert (store.has_links, str(tmp_path) in store.name) == (False, True)
+    with pytest.raises(UnsupportedError, match="has no links"):
+        store.link("a/large")
+    with sync.Backend(FakeBackend()) as backend, backend.create() as sandbox:
+        sandbox.write_file("f", "1")
+        sync.export_workspace(sandbox, store, prefix="acme/run")
+    assert store.read("acme/run/files/f", max_bytes=9) == b"1"
+    with pytest.raises(StoreError, match="not int"):
+        store.put("c", [1])  # type: ignore[list-item]
+    assert [item.key for item in store.list("c")] == []
