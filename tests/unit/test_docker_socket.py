@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("aiodocker")
 
 from ringfence.backends._docker_socket import WardenSocket
+from ringfence.errors import CreateError
 
 
 async def _nothing() -> None:
@@ -80,6 +82,18 @@ def test_a_wait_for_nobody_can_be_cancelled(tmp_path: Path) -> None:
 
 def test_a_place_that_is_taken_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    with pytest.raises(FileExistsError):
+    with pytest.raises(CreateError, match="File exists"):
         WardenSocket(str(tmp_path / "d"))
     assert (tmp_path / "d").exists()
+
+
+def test_without_descriptors_there_is_a_typed_error_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket.socket, "listen", none_left)
+    with pytest.raises(CreateError, match="Too many open files"):
+        WardenSocket(str(tmp_path / "d"))
+    assert not (tmp_path / "d").exists()

@@ -35,7 +35,7 @@ from ._docker_body import WARDEN
 from ._docker_engine import Engine, RefusedError
 from ._docker_fate import UNREACHABLE, Fate
 from ._docker_refusals import creation_error, remove_container, says_taken
-from ._docker_socket import WardenSocket
+from ._docker_socket import WardenSocket, taken_stream
 
 __all__ = ("Box",)
 
@@ -131,10 +131,10 @@ class Box:
 
     async def _greet(self, attached: ContainerStream, socket: WardenSocket | None) -> Connection:
         """Return the connection to a warden that has said hello."""
+        stream: ByteStream = attached
         if socket is not None:
-            self._stream = await self._taken(socket, attached)
-        assert self._stream is not None
-        self._connection = connection = Connection(self._stream, self._lost)
+            stream = self._stream = await taken_stream(socket, attached, self._on_end)
+        self._connection = connection = Connection(stream, self._lost)
         try:
             await connection.greet()
         except SandboxLostError as error:
@@ -146,25 +146,9 @@ class Box:
                 backend=_NAME,
             ) from None
         finally:
-            if self._stream is not attached:
+            if stream is not attached:
                 attached.close()
         return connection
-
-    async def _taken(self, socket: WardenSocket, attached: ContainerStream) -> ByteStream:
-        """Return the stream that the warden has taken: what is first heard of it tells."""
-        calling = asyncio.ensure_future(socket.accept(self._on_end))
-        watching = asyncio.ensure_future(attached.wait())
-        taken: ByteStream | None = None
-        try:
-            await asyncio.wait((calling, watching), return_when=asyncio.FIRST_COMPLETED)
-            taken = calling.result() if calling.done() else attached
-            return taken
-        finally:
-            calling.cancel()
-            watching.cancel()
-            await asyncio.wait((calling, watching))
-            if taken is None and not calling.cancelled() and not calling.exception():
-                calling.result().close()
 
     async def resume(self) -> Connection:
         """Return a new connection to the warden, after the stream has broken.

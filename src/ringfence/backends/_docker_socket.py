@@ -11,6 +11,7 @@ that the engine gave it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -19,9 +20,11 @@ from typing import Self
 
 import anyio
 
-from ..warden.stream import SocketStream
+from ..errors import CreateError
+from ..warden.stream import ByteStream, SocketStream
+from ._docker_attach import ContainerStream
 
-__all__ = ("WardenSocket",)
+__all__ = ("WardenSocket", "taken_stream")
 
 _NAME = "socket"
 _ALL = 0o666  # whatever uid the engine maps the warden's to; the directory keeps others away
@@ -38,34 +41,34 @@ class WardenSocket:
         path: Its name, for the engine.
 
     Raises:
-        OSError: It can't be made.
+        CreateError: It can't be made.
     """
 
     def __init__(self, directory: str) -> None:
         self.path = f"{directory}/{_NAME}"
         self._directory = directory
-        os.mkdir(directory, 0o700)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.setblocking(False)
-            _bind(self._socket, directory)
-            os.chmod(self.path, _ALL)
-            self._socket.listen(1)
-        except BaseException:
-            self.close()
-            raise
+            os.mkdir(directory, 0o700)
+            self._socket = _listening(directory)
+        except OSError as error:
+            raise _failed(error) from error
 
     async def accept(self, on_end: Callable[[], Awaitable[None]]) -> SocketStream:
         """Wait for the warden and return the stream to it.
 
         Args:
             on_end: Awaited when the other end is gone, before anybody is told.
+
+        Raises:
+            CreateError: It has called, and can't be answered.
         """
         while True:
             try:
                 accepted, _ = self._socket.accept()
             except BlockingIOError:
                 await anyio.wait_readable(self._socket)
+            except OSError as error:
+                raise _failed(error) from error
             else:
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
                 return _WardenStream(accepted, on_end)
@@ -91,10 +94,55 @@ class _WardenStream(SocketStream):
         await self._on_end()
 
 
-def _bind(listening: socket.socket, directory: str) -> None:
-    """Bind it in a directory whose path may be longer than a socket's name can be."""
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+async def taken_stream(
+    listening: WardenSocket, attached: ContainerStream, on_end: Callable[[], Awaitable[None]]
+) -> ByteStream:
+    """Return the stream that a warden has taken: what is first heard of it tells.
+
+    Args:
+        listening: Where it may call.
+        attached: What the engine gave it.
+        on_end: As for `WardenSocket.accept`.
+
+    Raises:
+        CreateError: It has called, and can't be answered.
+    """
+    calling = asyncio.ensure_future(listening.accept(on_end))
+    watching = asyncio.ensure_future(attached.wait())
+    taken: ByteStream | None = None
     try:
-        listening.bind(f"/proc/self/fd/{place}/{_NAME}")
+        await asyncio.wait((calling, watching), return_when=asyncio.FIRST_COMPLETED)
+        taken = calling.result() if calling.done() else attached
+        return taken
     finally:
-        os.close(place)
+        calling.cancel()
+        watching.cancel()
+        await asyncio.wait((calling, watching))
+        if taken is None and not calling.cancelled() and not calling.exception():
+            calling.result().close()
+
+
+def _listening(directory: str) -> socket.socket:
+    """Return a socket that listens in a directory, or leave nothing of that."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        # By a short name: a path may be longer than a socket's name can be.
+        place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            made.bind(f"/proc/self/fd/{place}/{_NAME}")
+        finally:
+            os.close(place)
+        os.chmod(f"{directory}/{_NAME}", _ALL)
+        made.listen(1)
+    except BaseException:
+        made.close()
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return made
+
+
+def _failed(error: OSError) -> CreateError:
+    return CreateError(
+        f"there is no socket to be had for its warden: {error.strerror}", backend="container"
+    )
