@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench wheel warden constraints clean
 .PHONY: lint types layers unit conformance slow hostile fuzz sanitizer compiler docs
-.PHONY: legs begun container kubernetes test-kubernetes suites services services-down
+.PHONY: legs abreast alone begun container kubernetes test-kubernetes suites services services-down
 
 PYTHON ?= python3
 VENV := .venv
@@ -98,8 +98,12 @@ suites: $(VENV)/.warden services ## the frameworks' own suites, each in an envir
 # Tests of these look at all that the machine has, or share images that they make and remove: not abreast.
 ALONE := tests/faults tests/image tests/linux tests/scale tests/sessions tests/warden tests/unit/test_benchmarks.py
 SLOW := -m 'slow and not (conformance or kubernetes or hostile or fuzz or sanitizer)'
-slow: $(VENV)/.warden services
+slow: abreast alone
+
+abreast: $(VENV)/.warden services
 	$(ABREAST) loadfile $(SLOW) $(ALONE:%=--ignore=%)
+
+alone: $(VENV)/.warden services
 	$(PYTEST) $(SLOW) $(ALONE)
 
 hostile: $(VENV)/.warden services

@@ -118,7 +118,7 @@ def test_an_engine_that_stops_in_the_middle_of_a_stream(between: Between, seen: 
 
     async def main() -> None:
         before = held()
-        async with between.serve(), containers(between.path) as backend:
+        async with between.serve(), containers(between.path, transport="attach") as backend:
             sandbox = await backend.create()
             between.held_back = True
             with anyio.fail_after(1 + REMOVE_SECONDS + SLACK):
