@@ -10,9 +10,7 @@
 #include <linux/prctl.h>
 #include <linux/time_types.h>
 
-#define UNIX 1
 #define DATAGRAM 2
-#define SOCKET_LEVEL 1
 #define RIGHTS 1
 #define NO_WAIT 0x40
 #define CLOSE_ON_EXEC 0x40000000

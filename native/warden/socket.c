@@ -5,9 +5,7 @@
  * call it a second time. */
 #include "warden.h"
 
-#define UNIX 1
 #define STREAM 1
-#define SOCKET_LEVEL 1
 #define SEND_BUFFER 7 /* SO_SNDBUF */
 
 /* Returns a stream to whoever listens there, or -errno if nobody does. */

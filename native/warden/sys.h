@@ -95,6 +95,10 @@ struct rusage_k {
     int64_t unused[13];
 };
 
+/* Sockets on one machine. */
+#define UNIX 1
+#define SOCKET_LEVEL 1
+
 /* Signals and wait statuses have the same numbers on both processors. */
 #define SIG_KILL 9
 #define SIG_TERM 15

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 import pytest
@@ -169,14 +171,9 @@ def test_an_engine_that_leaves_its_containers_running(own_engine: OwnEngine) -> 
             assert (await backend.execute("echo", ["new"])).stdout == b"new\n"
         await nothing_left(before)
 
-    own_engine.stop()
-    _start_with_live_restore(own_engine)
-    try:
+    with _live_restore(own_engine):
         anyio.run(main)
         Seen(own_engine.socket).nothing_left()
-    finally:
-        own_engine.stop()
-        own_engine.start()
 
 
 def test_what_goes_past_such_an_engine_does_not_notice(own_engine: OwnEngine) -> None:
@@ -199,14 +196,21 @@ def test_what_goes_past_such_an_engine_does_not_notice(own_engine: OwnEngine) ->
             assert (await backend.execute("echo", ["new"])).stdout == b"new\n"
         await nothing_left(before)
 
-    own_engine.stop()
-    _start_with_live_restore(own_engine)
-    try:
+    with _live_restore(own_engine):
         anyio.run(main)
         Seen(own_engine.socket).nothing_left()
+
+
+@contextmanager
+def _live_restore(engine: OwnEngine) -> Iterator[None]:
+    """Have an engine leave its containers running, and make it as it was."""
+    engine.stop()
+    _start_with_live_restore(engine)
+    try:
+        yield
     finally:
-        own_engine.stop()
-        own_engine.start()
+        engine.stop()
+        engine.start()
 
 
 def _start_with_live_restore(engine: OwnEngine) -> None:

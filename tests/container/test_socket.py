@@ -108,6 +108,7 @@ def test_the_death_of_its_container_is_told_with_its_cause(seen: Seen) -> None:
                 await box.exec("sleep", [MARK], timeout=100)
             assert caught.value.cause == "killed"
             await box.aclose()
+        assert not until_gone(processes_with(MARK))
 
     anyio.run(main)
 
@@ -148,4 +149,3 @@ def test_a_process_that_dies_before_its_warden_has_called(
         assert not sockets()
 
     anyio.run(main)
-    assert not until_gone(processes_with(MARK))

@@ -102,8 +102,9 @@ class Maker:
             owner.discard(name)
         self.warden_volume, self._hosts = door.volume, door.hosts
 
-    def _entry(self, name: str, labels: Mapping[str, str]) -> inventory.Entry:
-        return inventory.Entry(name, _NAME, engine=self.engine.endpoint.url, labels=dict(labels))
+    def _entry(self, name: str, labels: Mapping[str, str], socket_dir: str = "") -> inventory.Entry:
+        engine, work_dir = self.engine.endpoint.url, socket_dir or None
+        return inventory.Entry(name, _NAME, engine=engine, work_dir=work_dir, labels=dict(labels))
 
     async def make(
         self, spec: SandboxSpec, limits: Limits, sandbox_id: str, patience: float
@@ -120,9 +121,7 @@ class Maker:
             SandboxError: It could not be made, and what had been begun has been undone.
         """
         socket_dir = self._socket_dir(sandbox_id)
-        inventory.owner().add(
-            replace(self._entry(sandbox_id, spec.labels), work_dir=socket_dir or None)
-        )
+        inventory.owner().add(self._entry(sandbox_id, spec.labels, socket_dir))
         labels = {**self._config.labels, **spec.labels, **self._own_labels(sandbox_id, limits)}
         box = self.boxes[sandbox_id] = self._box(sandbox_id, limits, patience)
         try:
