@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ringfence import inventory
@@ -17,11 +16,10 @@ def sandbox_pids(sandbox_id: str) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the live processes below one."""
+    """Return the live processes below one; none if it ends meanwhile."""
     found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        children = Path(f"/proc/{pid}/task/{task}/children").read_text("ascii").split()
-        for child in map(int, children):
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, " ".join(_lines(str(tasks))).split()):
             found += [child, *descendants(child)]
     return found
 

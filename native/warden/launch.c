@@ -3,13 +3,14 @@
  * Joins cgroups, sets rlimits, and, where it was started by root, prepares what needs root and
  * then gives root up: in a mount namespace of its own it puts a small tmpfs on the stage
  * directory, binds there what the sandbox will show (so that a private uid reaches it whatever
- * the permissions above it), makes the sized file systems, and drops to that uid. Then it becomes
- * the program, so that the caller's child is the sandbox itself. */
+ * the permissions above it), makes the sized file systems, makes the stage its root directory, and
+ * drops to that uid. Then it becomes the program, so that the caller's child is the sandbox itself. */
 #include "warden.h"
 
 #include <linux/mount.h>
 
 #define CLONE_NEW_MOUNTS 0x00020000
+#define MNT_DETACH 2
 
 static int failed(const char *what, const char *detail, long error)
 {
@@ -60,6 +61,16 @@ static long stage_tmpfs(const char *name, const char *options)
                  : SYS5(mount, "ringfence", name, "tmpfs", MS_NOSUID | MS_NODEV, options);
 }
 
+/* Makes the stage the root directory, and lets go of all that the host has mounted elsewhere: what
+ * follows copies each mount and reads the whole list of them again for each that it makes. */
+static long enter_stage(void)
+{
+    long error = SYS2(pivot_root, ".", ".");
+    if (!error)
+        error = SYS2(umount2, ".", MNT_DETACH);
+    return error ? error : SYS1(chdir, "/");
+}
+
 static long set_limit(const char *resource, const char *value)
 {
     uint64_t limit[2] = {text_number(value), text_number(value)};
@@ -97,7 +108,9 @@ int launch(int argc, char **argv, char **envp)
         const char *b = a && at + 2 < argc ? argv[at + 2] : 0;
         long error;
         int taken = 3;
-        if (a && text_equal(step, "--join"))
+        if (text_equal(step, "--enter"))
+            error = enter_stage(), taken = 1;
+        else if (a && text_equal(step, "--join"))
             error = write_text(a, "0"), taken = 2;
         else if (a && text_equal(step, "--stage"))
             error = make_stage(a), taken = 2;
@@ -111,6 +124,8 @@ int launch(int argc, char **argv, char **envp)
             error = set_limit(a, b);
         else if (b && text_equal(step, "--bind"))
             error = stage_bind(a, b);
+        else if (b && text_equal(step, "--link"))
+            error = SYS3(symlinkat, a, AT_FDCWD, b);
         else if (b && text_equal(step, "--tmpfs"))
             error = stage_tmpfs(a, b);
         else

@@ -35,7 +35,7 @@ _AHEAD = "15"  # steps of niceness that the warden is before its commands
 _OOM_SCORE = "500"  # a host short of memory ends a sandbox first
 _SYSTEM_DIRS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _VAR_TMP = "/var/tmp"  # noqa: S108  # inside
-_OWN_DIRS = frozenset({"dev", "proc", "run", "sys", "tmp", "workspace"})
+_OWN_DIRS = frozenset({"dev", "proc", "run", "sys", "tmp", "workspace"})  # never the host's
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,14 @@ class Jail:
     """What all jails of one backend have in common, found out when it is opened.
 
     Attributes:
-        bwrap: The program, and the directory that has to be reachable for it.
+        bwrap: The program, and the directory that is shown elsewhere to run it, or empty.
         warden: The warden's binary on the host.
         etc: The directory shown as `/etc`, or None with a root file system of its own.
         root_dir: That root file system, or None for the host's.
         has_var_tmp: Whether a file system can be put at `/var/tmp`.
         stage: An empty directory to prepare mounts on, as root; None as an ordinary user.
         system: Top-level directories, as bwrap's options.
+        host: What bwrap itself needs of the host on the stage, as steps of `warden launch`.
     """
 
     bwrap: str
@@ -60,6 +61,7 @@ class Jail:
     has_var_tmp: bool
     stage: str | None
     system: tuple[tuple[str, str, str], ...]
+    host: tuple[str, ...]
 
 
 def find_jail(config: BubblewrapConfig) -> Jail:
@@ -87,11 +89,12 @@ def find_jail(config: BubblewrapConfig) -> Jail:
         has_var_tmp=_has_var_tmp(root_dir),
         stage=inventory.stage_dir() if os.geteuid() == 0 else None,
         system=system_options(root_dir or ""),
+        host=_host_steps(bwrap, bwrap_dir),
     )
 
 
 def find_bwrap(asked: str | None) -> tuple[str, str]:
-    """Return the bwrap program, and the directory that has to be reachable to run it.
+    """Return the bwrap program, and the directory that is shown to run it, if it can't stay there.
 
     Raises:
         ConfigError: The one asked for does not exist.
@@ -100,7 +103,8 @@ def find_bwrap(asked: str | None) -> tuple[str, str]:
     if asked is not None:
         if not os.access(asked, os.X_OK):
             raise ConfigError(f"bwrap_path {asked!r} is not a program")
-        return os.path.realpath(asked), ""
+        path = os.path.realpath(asked)
+        return path, os.path.dirname(path) if _top(path) in _OWN_DIRS else ""
     found = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
     if found:
         return os.path.realpath(found), ""
@@ -142,6 +146,23 @@ def system_options(root_dir: str) -> tuple[tuple[str, str, str], ...]:
         else:
             options.append(("--ro-bind", path, f"/{name}"))
     return tuple(options)
+
+
+def _host_steps(bwrap: str, bwrap_dir: str) -> tuple[str, ...]:
+    """Return the steps that put programs, libraries, `/proc` and `/dev` on a stage."""
+    steps = []
+    options = system_options("")
+    others = {"proc", "dev"} if bwrap_dir else {"proc", "dev", _top(bwrap)}
+    for name in sorted(others - {target[1:] for _, _, target in options}):
+        options += (("--ro-bind", f"/{name}", f"/{name}"),)
+    for option, source, target in options:
+        steps += ["--link" if option == "--symlink" else "--bind", source, target[1:]]
+    return tuple(steps)
+
+
+def _top(path: str) -> str:
+    """Return the name of the top-level directory that an absolute path is in."""
+    return path.split("/")[1]
 
 
 def jail_argv(
@@ -225,29 +246,29 @@ def _reachable(
     """Return the bwrap to run and what it shows; as root, add the steps that prepare a stage.
 
     On the stage everything is reachable for the private uid, whatever the permissions of the
-    directories above it, and the writable file systems have limits that only root can give.
+    directories above it, and the writable file systems have limits that only root can give. It
+    becomes the root directory, so that bwrap finds few mounts to copy, however many the host has.
     """
     if jail.stage is None:
         places = _Places(jail.system, jail.etc, jail.warden, tuple(mounts), _tmpfs(jail, limits))
         return jail.bwrap, places
-    stage = jail.stage
-    launch += ["--stage", stage, "--bind", jail.warden, "warden"]
+    launch += ["--stage", jail.stage, *jail.host, "--bind", jail.warden, "warden"]
     bwrap = jail.bwrap
     if jail.bwrap_dir:
         launch += ["--bind", jail.bwrap_dir, "bwrap"]
-        bwrap = f"{stage}/bwrap/{os.path.relpath(jail.bwrap, jail.bwrap_dir)}"
+        bwrap = f"/bwrap/{os.path.relpath(jail.bwrap, jail.bwrap_dir)}"
     if jail.etc:
         launch += ["--bind", jail.etc, "etc"]
     staged = []
     for number, mount in enumerate(mounts):
         launch += ["--bind", mount.source, f"mount{number}"]
-        staged.append(Mount(f"{stage}/mount{number}", mount.target))
+        staged.append(Mount(f"/mount{number}", mount.target))
     system = []
     for number, (option, source, target) in enumerate(jail.system):
         shown = source
         if option == "--ro-bind" and jail.root_dir:
             launch += ["--bind", source, f"system{number}"]
-            shown = f"{stage}/system{number}"
+            shown = f"/system{number}"
         system.append((option, shown, target))
     owner = f"uid={resources.uid},gid={resources.uid}"
     for name, size, files, mode in (
@@ -256,15 +277,15 @@ def _reachable(
         ("shm", limits.tmp_bytes, limits.workspace_files, "1777"),
     ):
         launch += ["--tmpfs", name, f"size={size},nr_inodes={files},mode={mode},{owner}"]
-    launch += ["--user", str(resources.uid)]
+    launch += ["--enter", "--user", str(resources.uid)]
     writable = (
-        *("--bind", f"{stage}/tmp", "/tmp"),  # noqa: S108
-        *(("--bind", f"{stage}/tmp", _VAR_TMP) if jail.has_var_tmp else ()),  # noqa: S108
-        *("--bind", f"{stage}/shm", "/dev/shm"),  # noqa: S108
-        *("--bind", f"{stage}/workspace", "/workspace"),
+        *("--bind", "/tmp", "/tmp"),  # noqa: S108
+        *(("--bind", "/tmp", _VAR_TMP) if jail.has_var_tmp else ()),  # noqa: S108
+        *("--bind", "/shm", "/dev/shm"),  # noqa: S108
+        *("--bind", "/workspace", "/workspace"),
     )
-    etc = f"{stage}/etc" if jail.etc else None
-    return bwrap, _Places(tuple(system), etc, f"{stage}/warden", tuple(staged), writable)
+    etc = "/etc" if jail.etc else None
+    return bwrap, _Places(tuple(system), etc, "/warden", tuple(staged), writable)
 
 
 def _tmpfs(jail: Jail, limits: Limits) -> tuple[str, ...]:
