@@ -82,6 +82,9 @@ INSTALL = ["pip", "install", "--no-index", f"/workspace/{WHEEL}"]
 WHERE = "import ringfence_toy; print(ringfence_toy.__file__)"
 
 
+PREFIX = "import sys; print(sys.prefix, sys.base_prefix)"
+
+
 @pytest.mark.parametrize("writable", [False, True], ids=["read_only", "writable"])
 async def test_pip_installs_upgrades_and_removes(image: BuiltImage, writable: bool) -> None:
     async with (
@@ -90,12 +93,33 @@ async def test_pip_installs_upgrades_and_removes(image: BuiltImage, writable: bo
     ):
         await sandbox.write_file(WHEEL, wheel())
         await said(sandbox, *INSTALL)
-        assert (await said(sandbox, "python", "-c", WHERE)).startswith("/workspace/.local/lib/")
+        assert (await said(sandbox, "python", "-c", PREFIX)).split() == ["/workspace/.venv", "/usr"]
+        assert (await said(sandbox, "python", "-c", WHERE)).startswith("/workspace/.venv/lib/")
         assert (await said(sandbox, "toy")).strip() == "toy"
         assert "ringfence-toy" in await said(sandbox, "pip", "list")
+        await said(sandbox, "python", "-c", "import bs4, requests")  # the image's are there too
         await said(sandbox, *INSTALL, "--upgrade", "--force-reinstall")
         await said(sandbox, "python", "-m", "pip", "uninstall", "-y", "ringfence-toy")
         assert (await sandbox.exec("toy")).exit_code == 127
+
+
+async def test_an_install_past_the_environment_is_a_part_of_it(sandbox: Sandbox) -> None:
+    """`python -m pip`, before there is an environment and after it has been made."""
+    await sandbox.write_file(WHEEL, wheel())
+    await said(sandbox, "python", "-m", *INSTALL)
+    assert (await said(sandbox, "python", "-c", PREFIX)).split() == ["/usr", "/usr"]
+    assert (await said(sandbox, "toy")).strip() == "toy"
+    await said(sandbox, *INSTALL)  # has it, and makes the environment
+    assert (await said(sandbox, "python", "-c", PREFIX)).split() == ["/workspace/.venv", "/usr"]
+    assert (await said(sandbox, "toy")).strip() == "toy"
+    await said(sandbox, "pip", "uninstall", "-y", "ringfence-toy")
+    assert (await sandbox.exec("toy")).exit_code == 127
+
+
+async def test_a_workspace_is_empty_until_something_is_installed(sandbox: Sandbox) -> None:
+    await said(sandbox, "pip", "list")
+    await said(sandbox, "pip", "--version")
+    assert (await sandbox.list_files()).total == 0
 
 
 async def test_a_virtual_environment_of_ones_own_can_be_made(sandbox: Sandbox) -> None:
