@@ -9,7 +9,7 @@ from ringfence.backend import Sandbox
 from ringfence.backends.bubblewrap import BubblewrapBackend
 from ringfence.models import Mount, SandboxSpec
 
-from ..floors import run_on_host
+from ..floors import SPAWN, run_on_host, spawn_on_host
 from ..hardening import check_sandbox
 from ..machine import real_python
 from ..measure import TOTAL, Side, Times, alternate, check
@@ -40,6 +40,10 @@ def host_side(argv: list[str], stdout: bytes | None = None) -> Side:
     return side
 
 
+async def spawn_side() -> Times:
+    return spawn_on_host("/bin/true")
+
+
 async def run(settings: Settings, _not_run: list[str]) -> list[Line]:
     """Measure `/bin/true` and a small Python program."""
     prefix = sys.base_prefix  # the jail shows /usr itself
@@ -55,6 +59,7 @@ async def run(settings: Settings, _not_run: list[str]) -> list[Line]:
                 "ours": exec_side(sandbox, true),
                 "subprocess.run": host_side(true),
                 "subprocess.run, output caught": host_side(true, b""),
+                SPAWN: spawn_side,
             },
             settings.rounds(500, 5),
             warm_up=5,
@@ -67,11 +72,13 @@ async def run(settings: Settings, _not_run: list[str]) -> list[Line]:
             settings.rounds(60),
         )
     caught = commands.pop("subprocess.run, output caught")
+    floor = commands.pop(SPAWN)
     what = "exec of /bin/true"
     return [
         compare(
             what, commands, limit=1.0, note="subprocess.run alone gives no pipes, ours catches both"
         ),
         compare(what, {"ours": commands["ours"], "subprocess.run, output caught": caught}),
+        compare(what, {"ours": commands["ours"], SPAWN: floor}),
         compare("exec of python -c 'print(1)'", programs),
     ]

@@ -13,6 +13,7 @@ import anyio
 from ringfence.backends.process import ProcessBackend
 from ringfence.config import ProcessConfig
 
+from ..floors import SPAWN, spawn_on_host
 from ..measure import TOTAL, Side, Times, alternate, check
 from ..report import Line, compare
 from ..settings import Settings
@@ -43,20 +44,24 @@ async def run(settings: Settings, _not_run: list[str]) -> list[Line]:
             sides = {"live": live, "one-shot": one(execute), _ASYNCIO: one(run_bare)}
             taken = await alternate(sides, rounds, warm_up=5)
             crowd = await alternate(
-                {"ours": many(run_exec), _ASYNCIO: many(run_bare)}, crowds, pause=0.05
+                {"ours": many(run_exec), _ASYNCIO: many(run_bare), SPAWN: spawn_many},
+                crowds,
+                pause=0.05,
             )
-    bare = taken[_ASYNCIO]
+    bare, floor = taken[_ASYNCIO], crowd.pop(SPAWN)
+    what = f"{_COMMANDS} commands, {_AT_ONCE} at once"
     return [
         compare("exec in a live sandbox", {"ours": taken["live"], _ASYNCIO: bare}, limit=0.8),
         compare(
             "execute() with work_dir set", {"ours": taken["one-shot"], _ASYNCIO: bare}, limit=0.8
         ),
         compare(
-            f"{_COMMANDS} commands, {_AT_ONCE} at once",
+            what,
             crowd,
             limit=0.5,
             note="half of the time is twice the throughput",
         ),
+        compare(what, {"ours": crowd["ours"], SPAWN: floor}),
     ]
 
 
@@ -84,6 +89,10 @@ def one(command: Callable[[], Awaitable[None]]) -> Side:
         return {TOTAL: time.perf_counter() - began}
 
     return side
+
+
+async def spawn_many() -> Times:
+    return spawn_on_host("/bin/true", _COMMANDS, _AT_ONCE)
 
 
 def many(command: Callable[[], Awaitable[None]]) -> Side:

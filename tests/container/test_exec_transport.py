@@ -82,7 +82,7 @@ def test_a_program_that_kills_what_keeps_it_ends_as_killed(seen: Seen) -> None:
 
 
 def test_a_left_over_lives_and_is_drained_and_its_keeper_ends_with_it(seen: Seen) -> None:
-    script = f"(yes | head -c 400000; touch done; exec sleep {MARK}) & echo $!; exit 5"
+    script = f"(yes | head -c 400000; touch done; exec sleep {MARK}) & echo $! >&2; exit 5"
 
     async def main() -> None:
         async with by_exec(seen) as backend, await backend.create() as sandbox:
@@ -92,7 +92,7 @@ def test_a_left_over_lives_and_is_drained_and_its_keeper_ends_with_it(seen: Seen
                 while "done" not in [info.name for info in (await sandbox.list_files()).entries]:
                     await anyio.sleep(0.05)
             await until(lambda: bool(processes_with(f"sleep\0{MARK}")), seconds=60)
-            await sandbox.exec("sh", ["-c", f"kill {result.stdout_text}"])
+            await sandbox.exec("sh", ["-c", f"kill {result.stderr_text}"])
             await until(lambda: len(inside(seen, sandbox)) == 1, what="only the init is left")
 
     run(main)
