@@ -72,7 +72,7 @@ class Limits:
     def over(self, other: Limits) -> Limits:
         """Return these limits, with what they leave open taken from `other`."""
         mine = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(other, **mine)
+        return replace(other, **mine) if mine else other  # often: to make them is to check them
 
     def asked(self) -> frozenset[str]:
         """Return the names of the limits that are set."""
