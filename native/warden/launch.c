@@ -35,7 +35,7 @@ static long make_stage(const char *stage)
         error = SYS5(mount, 0, "/", 0, MS_REC | MS_SLAVE, 0);
     if (!error)
         error = SYS5(mount, "ringfence", stage, "tmpfs", MS_NOSUID | MS_NODEV,
-                     "size=64k,nr_inodes=64,mode=0755");
+                     "size=64k,nr_inodes=4k,mode=0755");
     return error ? error : SYS1(chdir, stage);
 }
 

@@ -55,3 +55,16 @@ async def test_what_is_mounted_below_a_shown_directory_is_shown(mounted: Path) -
     spec = SandboxSpec(mounts=(Mount(str(mounted), "/shown"),))
     async with BubblewrapBackend() as backend, await backend.create(spec) as sandbox:
         assert (await sandbox.exec("cat", ["/shown/inner/told"])).stdout == b"seen"
+
+
+async def test_a_hundred_mounts_are_shown(tmp_path: Path) -> None:
+    mounts = []
+    for number in range(100):
+        (tmp_path / str(number)).mkdir()
+        mounts.append(Mount(str(tmp_path / str(number)), f"/shown/{number}"))
+    async with (
+        BubblewrapBackend() as backend,
+        await backend.create(SandboxSpec(mounts=tuple(mounts))) as sandbox,
+    ):
+        shown = (await sandbox.exec("ls", ["/shown"])).stdout.split()
+    assert len(shown) == 100
