@@ -395,9 +395,11 @@ def _joined(chunks: deque[Chunk], stream: Stream, payload: bytes) -> bool:
     """
     for place in (-1, -2):
         last = chunks[place]
-        if last.stream == stream and len(last.data) < _SMALL_CHUNK:
-            chunks[place] = Chunk(stream, last.data + payload)
-            return True
+        if last.stream == stream:  # what is before it must stay before it
+            if len(last.data) < _SMALL_CHUNK:
+                chunks[place] = Chunk(stream, last.data + payload)
+                return True
+            break
     return False
 
 
