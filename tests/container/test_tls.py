@@ -161,9 +161,11 @@ def test_without_tls_the_engine_says_what_it_is_told(secured: Secured) -> None:
     """Plain HTTP to its port."""
 
     async def main() -> None:
+        before = held()
         probe = await secured.backend(tls_dir=None).probe()
         assert not probe.ok
         assert "HTTPS" in probe.reason
+        await nothing_left(before)
 
     anyio.run(main)
 
@@ -185,10 +187,12 @@ def test_it_is_found_as_docker_finds_it(
         write_context(tmp_path, "far", secured)
 
     async def main() -> None:
+        before = held()
         config = ContainerConfig(image=MINIMAL, start_timeout=60.0)
         async with ContainerBackend(config) as backend:
             assert (await backend.execute("echo", ["hi"])).stdout == b"hi\n"
             assert (await backend.probe()).details["address"] == secured.host
+        await nothing_left(before)
 
     anyio.run(main)
 

@@ -180,7 +180,9 @@ class _TlsStream(ByteStream):
         return len(part)
 
     def close(self) -> None:
-        self._writer.close()
+        # What was written is with the kernel. To part politely would take the other end's answer, and
+        # an event loop that is there to hear it.
+        self._writer.transport.abort()
 
 
 async def _connect(endpoint: Endpoint) -> ByteStream:
