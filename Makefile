@@ -96,7 +96,7 @@ suites: $(VENV)/.warden services ## the frameworks' own suites, each in an envir
 	$(BIN)/python -m scripts.suites run
 
 # Tests of these look at all that the machine has, or share images that they make and remove: not abreast.
-ALONE := tests/faults tests/image tests/linux tests/scale tests/warden tests/unit/test_benchmarks.py
+ALONE := tests/faults tests/image tests/linux tests/scale tests/sessions tests/warden tests/unit/test_benchmarks.py
 SLOW := -m 'slow and not (conformance or kubernetes or hostile or fuzz or sanitizer)'
 slow: abreast alone
 
