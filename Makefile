@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench wheel warden constraints clean
 .PHONY: lint types layers unit conformance slow hostile fuzz sanitizer compiler docs
-.PHONY: legs abreast alone together begun container kubernetes test-kubernetes suites services services-down
+.PHONY: legs abreast alone begun container kubernetes test-kubernetes suites services services-down
 
 PYTHON ?= python3
 VENV := .venv
@@ -56,7 +56,7 @@ test: $(VENV)/.dev ## everything that CI runs
 
 # What is quick comes first, so that it fails first. What the cluster is built from is begun before
 # all, and is built in what time the others leave.
-legs: begun compiler check docs conformance container $(CLUSTER) suites slow together sanitizer
+legs: begun compiler check docs conformance container $(CLUSTER) suites slow hostile fuzz sanitizer
 
 check: lint types layers unit ## lint, types, layers and unit tests, in some two minutes
 
@@ -108,13 +108,6 @@ alone: $(VENV)/.warden services
 
 hostile: $(VENV)/.warden services
 	$(PYTEST) -m 'hostile and not (kubernetes or fuzz or sanitizer)'
-
-# Bombs and floods mostly wait for limits to hold; what fuzzes keeps the other processor busy.
-together: $(VENV)/.warden services
-	mkdir -p build
-	$(MAKE) --no-print-directory fuzz >build/fuzz.log 2>&1 & fuzzing=$$!; \
-	$(MAKE) --no-print-directory hostile; failed=$$?; \
-	wait $$fuzzing || failed=$$?; cat build/fuzz.log; exit $$failed
 
 fuzz: $(VENV)/.warden
 	$(PYTEST) -m 'fuzz and not sanitizer'
