@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ringfence import inventory
@@ -17,9 +18,13 @@ def sandbox_pids(sandbox_id: str) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     """Return the live processes below one; none if it ends meanwhile."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     found = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, " ".join(_lines(str(tasks))).split()):
+    for task in tasks:
+        for child in map(int, " ".join(_lines(f"/proc/{pid}/task/{task}/children")).split()):
             found += [child, *descendants(child)]
     return found
 
