@@ -50,12 +50,9 @@ def kept(parts: list[tuple[Stream, bytes]]) -> Channel:
     return anyio.run(main)
 
 
-def numbered(streams: list[Stream], sizes: list[int]) -> list[tuple[Stream, bytes]]:
+def numbered(sizes: list[tuple[Stream, int]]) -> list[tuple[Stream, bytes]]:
     """Return pieces of such sizes, no two of which are alike."""
-    return [
-        (stream, number.to_bytes(4, "big") * size)
-        for number, (stream, size) in enumerate(zip(streams, sizes, strict=True))
-    ]
+    return [(stream, n.to_bytes(4, "big") * size) for n, (stream, size) in enumerate(sizes)]
 
 
 piece = st.tuples(st.sampled_from(["stdout", "stderr"]), st.sampled_from([1, 2, 100, 300, 2000]))
@@ -66,9 +63,8 @@ piece = st.tuples(st.sampled_from(["stdout", "stderr"]), st.sampled_from([1, 2, 
 @example([("stdout", 2000), ("stderr", 1), ("stdout", 1)])
 def test_many_small_pieces_are_joined_in_order(rest: list[tuple[Stream, int]]) -> None:
     """Catches a piece that is added to an older one than the last of its stream."""
-    parts = numbered(
-        ["stdout"] * 1100 + [stream for stream, _ in rest], [1] * 1100 + [size for _, size in rest]
-    )
+    many: list[tuple[Stream, int]] = [("stdout", 1)] * 1100
+    parts = numbered([*many, *rest])
     channel = kept(parts)
     for wanted in KINDS:
         whole = b"".join(data for stream, data in parts if stream == wanted)

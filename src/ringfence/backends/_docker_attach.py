@@ -180,8 +180,8 @@ class _TlsStream(ByteStream):
         return len(part)
 
     def close(self) -> None:
-        # What was written is with the kernel. To part politely would take the other end's answer, and
-        # an event loop that is there to hear it.
+        # What was written is with the kernel. To part politely would take the other end's answer,
+        # and an event loop that is there to hear it.
         self._writer.transport.abort()
 
 
