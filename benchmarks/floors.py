@@ -50,12 +50,13 @@ def spawn_on_host(program: str, count: int = 1, at_once: int = 1) -> Times:
     """
     running: collections.deque[int] = collections.deque()
     began = time.perf_counter()
-    for number in range(count + at_once):
-        if len(running) == at_once or number >= count:
+    while count or running:
+        if count and len(running) < at_once:
+            running.append(os.posix_spawn(program, [program], os.environ))
+            count -= 1
+        else:
             _, status = os.waitpid(running.popleft(), 0)
             check(status == 0, f"{program} ended with status {status}")
-        if number < count:
-            running.append(os.posix_spawn(program, [program], os.environ))
     return {TOTAL: time.perf_counter() - began}
 
 

@@ -150,13 +150,13 @@ def system_options(root_dir: str) -> tuple[tuple[str, str, str], ...]:
 
 def _host_steps(bwrap: str, bwrap_dir: str) -> tuple[str, ...]:
     """Return the steps that put programs, libraries, `/proc` and `/dev` on a stage."""
-    steps = []
-    options = system_options("")
+    steps: list[str] = []
     others = {"proc", "dev"} if bwrap_dir else {"proc", "dev", _top(bwrap)}
-    for name in sorted(others - {target[1:] for _, _, target in options}):
-        options += (("--ro-bind", f"/{name}", f"/{name}"),)
-    for option, source, target in options:
+    for option, source, target in system_options(""):
         steps += ["--link" if option == "--symlink" else "--bind", source, target[1:]]
+        others.discard(target[1:])
+    for name in sorted(others):
+        steps += ["--bind", f"/{name}", name]
     return tuple(steps)
 
 
