@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from .backend import Backend
+from .backend import Backend, Closeable
 from .config import ContainerConfig
 from .errors import CommandError, ConfigError, SandboxClosedError
 from .models import MAX_TIMEOUT, TIMEOUT_MARKER, Chunk, Command, Result
@@ -176,7 +176,7 @@ class SandboxResult(Mapping[str, Any]):
         return len(self.to_dict())
 
 
-class AsyncDockerSandbox:
+class AsyncDockerSandbox(Closeable):
     """Runs Python code, each time in a container of its own. Use it with `async with`.
 
     Args:
@@ -232,14 +232,6 @@ class AsyncDockerSandbox:
         await self._backend.__aenter__()
         self._is_open = True
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 class DockerSandbox:

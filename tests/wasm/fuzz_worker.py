@@ -1,4 +1,4 @@
-"""Opens and runs mutations of a real module, in a process of its own; prints what became of them.
+"""Opens and runs mutations of a module, in a process of its own; prints what became of them.
 
 python -m tests.wasm.fuzz_worker MODULE COUNT SEED
 """

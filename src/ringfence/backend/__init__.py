@@ -11,6 +11,7 @@ running command. A program that fails is a `Result`; a sandbox that can't run it
 
 from ..process import Launch, Process
 from .backend import BASE_LIMITS, Backend
+from .closeable import Closeable
 from .commands import as_command, command_cwd, one_shot_command, workspace_path
 from .files import DEFAULT_LIST_ENTRIES, NOT_BEGUN, UNDO_SECONDS, NewFile, SandboxFiles
 from .sandbox import Sandbox
@@ -21,6 +22,7 @@ __all__ = (
     "NOT_BEGUN",
     "UNDO_SECONDS",
     "Backend",
+    "Closeable",
     "Launch",
     "NewFile",
     "Process",

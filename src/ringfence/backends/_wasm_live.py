@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 import anyio.to_thread
 
-from ..backend import Sandbox
+from ..backend import Closeable, Sandbox
 from ..errors import SandboxClosedError, SandboxLostError
 from ..execution import Run
 from ..models import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT, MAX_TIMEOUT, Command, Result
@@ -30,7 +29,7 @@ _QUICKJS_STACK = 8 * 1024 * 1024
 STACK_POINTER = "ringfence_stack_pointer"
 
 
-class LiveInterpreter:
+class LiveInterpreter(Closeable):
     """An interpreter that keeps its variables from turn to turn. Use it with `async with`.
 
     A turn is a result as a command's is. One that is ended, by its deadline or by what it did,
@@ -50,14 +49,6 @@ class LiveInterpreter:
     async def __aenter__(self) -> Self:
         await anyio.to_thread.run_sync(self._resident.ready.wait, 30.0)
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def run(
         self, code: str, *, stdin: bytes | str = b"", timeout: float | None = None
