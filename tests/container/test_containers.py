@@ -195,7 +195,11 @@ def test_a_network_that_is_not_there_is_refused(seen: Seen, name: str) -> None:
 
 @pytest.fixture
 def volume(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The volume of a warden of this test's own, so that nobody else's is spoilt."""
+    yield from own_volume(seen, monkeypatch)
+
+
+def own_volume(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The volume of a warden of one test's own, so that nobody else's is spoilt."""
     binary = load_warden(platform.machine()) + os.urandom(16)  # what follows is no part of it
     monkeypatch.setattr(_docker_maker, "load_warden", lambda architecture: binary)
     yield volume_name(binary)
@@ -203,6 +207,10 @@ def volume(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_four_workers_that_begin_at_once_fill_one_volume(seen: Seen, volume: str) -> None:
+    begin_at_once(seen, volume)
+
+
+def begin_at_once(seen: Seen, volume: str) -> None:
     """Each sandbox starts, though the volume was not there, and one of the wrong content was."""
 
     async def work(outputs: list[bytes]) -> None:

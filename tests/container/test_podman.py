@@ -22,6 +22,8 @@ from scripts.services.podman import Podman
 
 from .conftest import PYTHON, containers
 from .seen import Seen
+from .test_containers import begin_at_once, own_volume
+from .test_refusals import leaves_a_name_that_somebody_else_has
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(180)]
 
@@ -82,6 +84,20 @@ def test_its_limits_are_those_that_it_says(podman: Seen) -> None:
             assert (status["NoNewPrivs"].strip(), status["Seccomp"].strip()) == ("1", "2")
 
     anyio.run(main)
+
+
+@pytest.fixture
+def volume(podman: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    yield from own_volume(podman, monkeypatch)
+
+
+def test_four_workers_that_begin_at_once_fill_one_volume(podman: Seen, volume: str) -> None:
+    """It answers with a fault of its own to a name that is taken, and not with a conflict."""
+    begin_at_once(podman, volume)
+
+
+def test_a_name_that_somebody_else_has(podman: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves_a_name_that_somebody_else_has(podman, monkeypatch)
 
 
 @pytest.mark.parametrize("how", ["killed", "removed"])

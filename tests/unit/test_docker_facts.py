@@ -165,6 +165,7 @@ def test_mounts_are_looked_at(tmp_path: Path) -> None:
     [
         (404, "No such image: x:latest", CreateError, "image build"),
         (409, 'Conflict. The container name "/b" is already in use', CreateError, "already"),
+        (500, 'creating: the container name "b" is already in use by 1', CreateError, "already"),
         (400, "error setting rlimit type 7: operation not permitted", LimitError, "so many"),
         (500, "something else", CreateError, "something else"),
     ],

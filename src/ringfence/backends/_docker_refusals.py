@@ -62,4 +62,7 @@ def creation_error(error: RefusedError, name: str) -> SandboxError:
 
 def says_taken(error: RefusedError) -> bool:
     """Whether a container of that name is there already, which is somebody else's then."""
-    return error.status == _CONFLICT and "name" in error.message.lower()
+    said = error.message.lower()
+    if error.status == _CONFLICT:
+        return "name" in said
+    return "name is already in use" in said  # Podman calls it a fault of its own
