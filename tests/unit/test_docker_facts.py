@@ -6,12 +6,16 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 pytest.importorskip("aiodocker")
 
+from aiodocker.exceptions import DockerError
+
 from ringfence.backends._docker_checks import checked_limits, checked_mounts
-from ringfence.backends._docker_engine import RefusedError
+from ringfence.backends._docker_endpoint import Endpoint
+from ringfence.backends._docker_engine import Engine, RefusedError
 from ringfence.backends._docker_facts import Facts, engine_time, learn
 from ringfence.backends._docker_loop import mke2fs_argv
 from ringfence.backends._docker_refusals import creation_error
@@ -165,7 +169,6 @@ def test_mounts_are_looked_at(tmp_path: Path) -> None:
     [
         (404, "No such image: x:latest", CreateError, "image build"),
         (409, 'Conflict. The container name "/b" is already in use', CreateError, "already"),
-        (500, 'creating: the container name "b" is already in use by 1', CreateError, "already"),
         (400, "error setting rlimit type 7: operation not permitted", LimitError, "so many"),
         (500, "something else", CreateError, "something else"),
     ],
@@ -176,6 +179,30 @@ def test_each_refusal_has_its_error(
     error = creation_error(RefusedError(status, said), "b")
     assert type(error) is kind
     assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("container 1f does not exist in database: no such container", 404),
+        ('the container name "b" is already in use by 1f: that name is already in use', 409),
+        ("something else", 500),
+    ],
+)
+def test_what_podman_calls_a_fault_of_its_own_is_told_as_what_it_is(said: str, status: int) -> None:
+    async def main() -> None:
+        async def refused() -> None:
+            raise DockerError(500, said)
+
+        engine = Engine(Endpoint("/nowhere/socket"))
+        try:
+            with pytest.raises(RefusedError) as caught:
+                await engine.call("a container", refused())
+            assert (caught.value.status, caught.value.message) == (status, said)
+        finally:
+            await engine.aclose()
+
+    anyio.run(main)
 
 
 def test_a_file_system_has_no_more_files_than_were_asked_for() -> None:

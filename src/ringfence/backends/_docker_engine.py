@@ -30,7 +30,7 @@ _CONNECT_SECONDS = 5.0
 _TLS_SECONDS = 1.0  # for one that hung up to say why
 _FIRST_SECONDS = 8.0  # for one that is asked whether it is there at all
 _OLDEST, _NEWEST = (1, 40), (1, 47)  # of the API: what we need, and what we have looked at
-_NOT_FOUND = 404
+_NOT_FOUND, _CONFLICT, _FAULT = 404, 409, 500
 _UNREACHABLE = 900  # aiodocker's own number
 
 
@@ -46,6 +46,15 @@ class RefusedError(Exception):
         super().__init__(f"{status}: {message}")
         self.status = status
         self.message = message
+
+
+def _meant(status: int, said: str) -> int:
+    """Return the status that fits what was said: Podman calls some of it a fault of its own."""
+    if status == _FAULT and "no such container" in said:
+        return _NOT_FOUND
+    if status == _FAULT and "name is already in use" in said:
+        return _CONFLICT
+    return status
 
 
 def unreachable(endpoint: Endpoint, what: str) -> BackendUnreachableError:
@@ -143,7 +152,8 @@ class Engine:
             ) from None
         except DockerError as error:
             if error.status != _UNREACHABLE:
-                raise RefusedError(error.status, str(error.message)) from error
+                said = str(error.message)
+                raise RefusedError(_meant(error.status, said), said) from error
             raise self._not_reached(error, "can't be reached") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_reached(error, f"hung up ({type(error).__name__})") from error

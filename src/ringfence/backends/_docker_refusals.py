@@ -62,7 +62,4 @@ def creation_error(error: RefusedError, name: str) -> SandboxError:
 
 def says_taken(error: RefusedError) -> bool:
     """Whether a container of that name is there already, which is somebody else's then."""
-    said = error.message.lower()
-    if error.status == _CONFLICT:
-        return "name" in said
-    return "name is already in use" in said  # Podman calls it a fault of its own
+    return error.status == _CONFLICT and "name" in error.message.lower()
