@@ -68,7 +68,9 @@ def test_no_other_descriptor_is_handed_down(warden: RawWarden) -> None:
 
 
 def test_what_is_typed_arrives_and_a_key_interrupts(warden: RawWarden) -> None:
-    script = "trap 'echo caught; exit 9' INT; read line; echo got $line; echo ready; sleep 60"
+    # Short sleeps: a shell that is interrupted just before one begins looks after it.
+    wait = "while :; do sleep 0.1; done"
+    script = f"trap 'echo caught; exit 9' INT; read line; echo got $line; echo ready; {wait}"
     warden.send(start(script), wire.frame(wire.STDIN, 1, b"words\n"))
     assert b"got words\r\n" in read_until(warden, b"ready\r\n")
     warden.send(wire.frame(wire.STDIN, 1, b"\x03"))
