@@ -25,7 +25,6 @@ from ..warden.binary import warden_for
 from ._docker_aside import fill_body, warden_tar
 from ._docker_body import LABEL, WARDEN_DIR
 from ._docker_engine import Engine, RefusedError
-from ._docker_refusals import says_taken
 
 __all__ = ("Door", "load_warden", "volume_name", "write_hosts")
 
@@ -129,9 +128,9 @@ class Door:
                     body = fill_body(self._image, self.volume, labels, hosts=self.hosts)
                     return await self._create(body, name)
                 except RefusedError as error:
-                    if not says_taken(error):
-                        if not self.hosts:
-                            raise
+                    if error.status != _CONFLICT and not self.hosts:
+                        raise
+                    if error.status != _CONFLICT:
                         self.hosts = ""  # there is no such path where the engine is
                         continue
                 await self._remove_stale(name)
